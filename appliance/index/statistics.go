@@ -56,6 +56,15 @@ const (
 // StaleAfter is the age at which a network counts as stale.
 const StaleAfter = 10 * time.Minute
 
+// Held returns how many packets and transfers the index has, including those in quarantine.
+func (s Status) Held() uint64 {
+	n := s.Rows[PacketType.Name] + s.Rows[TransferType.Name]
+	if !s.ServesUnverified {
+		n += s.Unverified
+	}
+	return n
+}
+
 // Status describes the contents of an index.
 type Status struct {
 	Rows  map[string]uint64 `json:"rows"`  // by kind of row
@@ -67,6 +76,8 @@ type Status struct {
 	Schema  int       `json:"schema"`          // version of the store's layout
 	// Unverified is how many rows are quarantined.
 	Unverified uint64 `json:"unverified"`
+	// ServesUnverified reports whether Rows includes the quarantined rows, because they are served.
+	ServesUnverified bool `json:"-"`
 	// ID identifies the index. A recreated index has a new ID; see Batch.Index.
 	ID string `json:"id,omitempty"`
 }

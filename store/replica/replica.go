@@ -332,7 +332,7 @@ func (s *snapshot) Status(ctx context.Context) (index.Status, error) {
 	if v := get(s.tx, bucketMeta, keyUpdated); len(v) == 8 {
 		status.Updated = time.Unix(0, int64(binary.BigEndian.Uint64(v))).UTC()
 	}
-	status.Unverified = s.tx.Bucket(bucketUnverified).Sequence()
+	status.Unverified, status.ServesUnverified = s.tx.Bucket(bucketUnverified).Sequence(), s.r.serveUnverified
 	return status, nil
 }
 

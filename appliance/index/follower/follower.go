@@ -551,11 +551,10 @@ func (f *Follower) measure(ctx context.Context) error {
 // behind returns how many rows the upstream has that the index lacks. Quarantined rows count as present. The caller
 // holds f.mu.
 func (f *Follower) behind(here index.Status) int64 {
-	upstream, have := uint64(0), here.Unverified
+	upstream, have := uint64(0), here.Held()
 	for _, n := range f.status.Rows {
 		upstream += n.Upstream
 	}
-	have += here.Rows[index.PacketType.Name] + here.Rows[index.TransferType.Name]
 	if upstream <= have {
 		return 0
 	}

@@ -3,10 +3,14 @@ package follower_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/appliance/index/follower/followertest"
 	"github.com/attestd/attestd/store/replica"
 )
@@ -158,6 +162,42 @@ func TestALieIsKeptApart(t *testing.T) {
 			r.awaitEqual()
 			followertest.Await(t, within, "nothing is kept apart", func() bool { return len(apart(t, r.index)) == 0 })
 		})
+	}
+}
+
+// Quarantined rows count once, whether they are served or not: rows that the upstream counts and does not list stay visible.
+func TestMissingRowsAreCountedBesideQuarantinedOnes(t *testing.T) {
+	r := newRig(t, 200)
+	v := r.victim()
+	r.proxy.Lie(followertest.AlterObjects(func(object map[string]any) {
+		if v.is(object) {
+			object["packet_hash"] = otherHex(v.packet)
+		}
+		if listed, err := strconv.Atoi(fmt.Sprint(object["value"])); err == nil && object["name"] == index.StatTransfers {
+			object["value"] = strconv.Itoa(listed + 3)
+		}
+	}))
+	r.sync(r.follower())
+	var unserved *follower.Status
+	for _, serve := range []bool{false, true} {
+		r.reopen(replica.Options{ServeUnverified: serve})
+		f := r.follower()
+		r.sync(f)
+		s := f.Status()
+		if unserved == nil {
+			unserved = &s
+		}
+		if s.Unverified == 0 || s.Unverified != unserved.Unverified || s.LagRows < 3 || s.LagRows != unserved.LagRows {
+			t.Errorf("served %t: %d rows are missing beside %d in quarantine, want %d beside %d", serve, s.LagRows, s.Unverified, unserved.LagRows, unserved.Unverified)
+		}
+		client, err := upstream.New(upstream.Options{URL: r.proxy.URL(), Timeout: 30 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		report, err := follower.Verify(t.Context(), follower.VerifyOptions{Index: r.index, Upstream: client})
+		if err != nil || report.CountsAgree {
+			t.Errorf("served %t: counts agree %t, %v", serve, report.CountsAgree, err)
+		}
 	}
 }
 

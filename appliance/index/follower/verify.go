@@ -201,8 +201,7 @@ func (v *comparison) count(ctx context.Context, before counts) error {
 	v.report.Rows = map[string]Count{
 		index.PacketType.Name: {packets, after.packets}, index.TransferType.Name: {transfers, after.transfers},
 	}
-	apart := uint64(v.report.Doubtful)
-	v.report.CountsAgree = packets+transfers+apart >= before.packets+before.transfers &&
+	v.report.CountsAgree = here.Held() >= before.packets+before.transfers &&
 		packets <= after.packets && transfers <= after.transfers
 	return nil
 }
