@@ -125,7 +125,6 @@ func (t turn) ended(err error) {
 // hangs takes the token out of use if it has signed nothing since the attempt began.
 func (t turn) hangs() {
 	t.mu.Lock()
-	t.handedOver++
 	silent := !t.answered.After(t.began)
 	t.mu.Unlock()
 	if silent {

@@ -133,11 +133,18 @@ func ask[T any](ctx context.Context, t *Tokens, do func(context.Context, *place)
 	answers := make(chan answer, len(t.places)) // one from each token
 	var tried choice
 	var failures []error
+	var slow *place // took too long, and no other token was asked since
 	for waiting := 0; ; {
 		now := t.next(ctx, &tried)
 		switch {
 		case now.place != nil:
 			waiting++
+			if slow != nil {
+				slow.mu.Lock()
+				slow.handedOver++
+				slow.mu.Unlock()
+				slow = nil
+			}
 			go func() {
 				limit, cancel := detached(ctx)
 				defer cancel()
@@ -160,7 +167,7 @@ func ask[T any](ctx context.Context, t *Tokens, do func(context.Context, *place)
 				over = a.from == now.place || waiting == 0
 			case <-now.slow.C:
 				now.hangs()
-				over = true
+				slow, over = now.place, true
 			case <-now.left:
 				over = true
 			case <-ctx.Done():

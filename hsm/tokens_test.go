@@ -249,6 +249,11 @@ func TestATokenThatIsSlowButSignsStaysInUse(t *testing.T) {
 		s.each[0].set(func() { s.each[0].hangs = true })
 		s.wantSignedBy(2, standInTimeout/8+own)
 		s.wantStates(hsm.TokenSigns, hsm.TokenReady)
+		time.Sleep(time.Minute) // the call of the first token times out
+		status, err := s.Status(t.Context())
+		if err != nil || status.Tokens[0].HandedOver != 1 || status.Tokens[1].HandedOver != 0 {
+			t.Errorf("handed over %d and %d, %v, want 1 and 0", status.Tokens[0].HandedOver, status.Tokens[1].HandedOver, err)
+		}
 	})
 }
 

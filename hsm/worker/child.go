@@ -98,7 +98,7 @@ func serve() error {
 	if c.ring, err = mapRing(ringDescriptor); err != nil {
 		return err
 	}
-	buffer := make([]byte, mostPayload)
+	buffer := make([]byte, headerSize+mostPayload)
 	first, err := c.wire.receive(buffer)
 	if err != nil {
 		return err
