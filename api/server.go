@@ -114,6 +114,9 @@ func (o Options) check() error {
 	if len(missing) > 0 {
 		return fmt.Errorf("api.Options: %s must be set", strings.Join(missing, ", "))
 	}
+	if _, err := note.NewVerifier(o.LogVerifier); err != nil && o.LogVerifier != "" {
+		return fmt.Errorf("api.Options: LogVerifier %q: %w", o.LogVerifier, err)
+	}
 	return nil
 }
 

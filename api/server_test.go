@@ -122,6 +122,15 @@ func TestNewNamesEveryOptionThatIsMissing(t *testing.T) {
 	}
 }
 
+func TestNewRefusesAMalformedVerifierKey(t *testing.T) {
+	t.Parallel()
+	opts := testOptions(&appliance.Attestor{})
+	opts.LogVerifier = "example.com/attestd"
+	if _, err := api.New(opts); err == nil || !strings.Contains(err.Error(), "LogVerifier") {
+		t.Errorf("%v, want an error that names LogVerifier", err)
+	}
+}
+
 // These stores do not answer before the context ends.
 type (
 	stuckJournal struct{ appliance.Journal }
