@@ -49,8 +49,10 @@ func checkDatabase(ctx context.Context, p *subject) []Finding {
 		return []Finding{warn("run doctor as root, or as the user "+p.service.Name, "%s", err)}
 	}
 	defer func() { _ = store.Close() }()
-	if err := store.Database.CheckURL(ctx, string(url)); err != nil {
-		return []Finding{fail("see above", "%s: %s", url, oneLine(err))}
+	if log, err := postgres.LogOf(ctx, string(url)); err == nil && log != "" { // the first appliance to start begins an empty journal
+		if err := store.Database.CheckURL(ctx, string(url)); err != nil {
+			return []Finding{fail("name the right database in store.url, or bring a member's log.key", "%s: %s", url, oneLine(err))}
+		}
 	}
 	server, err := store.Database.Server(ctx)
 	if err != nil {
