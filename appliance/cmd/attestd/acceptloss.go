@@ -77,13 +77,13 @@ func (a *app) acceptLoss(cmd *cobra.Command, reason string) error {
 	})
 }
 
-// printLog tells the operator a new log's name, which others must learn.
+// printLog shows the name and the verifier key of a new log, which the operator must pass on.
 func printLog(w io.Writer, origin, verifierKey string) {
 	fields(w, [][2]string{{"  origin", origin}, {"  verifier key", verifierKey}})
 	fmt.Fprintln(w, "Tell the verifier key to all who pinned the old one: it signs nothing any more. The first leaf says why (attestd log list --events).")
 }
 
-// operator is who runs this command, as an auditor should find it in the log: sudo's user, too.
+// operator names the user of this command for the log's auditors. Under sudo, it names the invoking user, too.
 func operator() string {
 	uid := os.Getuid()
 	name := fmt.Sprintf("uid %d", uid)

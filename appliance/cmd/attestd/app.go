@@ -13,10 +13,10 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-// app is what all commands share: the terminal and the global flags.
+// app holds the terminal and the global flags, which all commands share.
 type app struct {
 	terminal
-	source config.Source // of the configuration
+	source config.Source
 	output string
 }
 
@@ -29,10 +29,10 @@ func (a *app) checkOutput(cmd *cobra.Command) error {
 
 func (a *app) json() bool { return a.output == "json" }
 
-// config loads the configuration. Flags that set a value go over file and environment, by the value's name.
+// config loads the configuration. flags override the file and the environment; their keys are names of values.
 func (a *app) config(flags map[string]any) (*config.Config, error) { return a.source.Load(flags) }
 
-// printJSON writes v indented, as a result.
+// printJSON writes v to standard output as indented JSON.
 func (a *app) printJSON(v any) error {
 	e := json.NewEncoder(a.out)
 	e.SetIndent("", "  ")
@@ -40,7 +40,7 @@ func (a *app) printJSON(v any) error {
 	return e.Encode(v)
 }
 
-// print writes v as JSON with --output json, else what text writes.
+// print writes v as JSON with --output json. Otherwise it calls text.
 func (a *app) print(v any, text func(w io.Writer)) error {
 	if a.json() {
 		return a.printJSON(v)
@@ -50,10 +50,10 @@ func (a *app) print(v any, text func(w io.Writer)) error {
 	return w.err
 }
 
-// say writes a line to a person, not a result.
+// say writes a line to standard error, for the operator.
 func (a *app) say(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }
 
-// colours says whether w shows them: a terminal, unless NO_COLOR is set (no-color.org) or it is one that cannot.
+// colours reports whether w is a terminal that shows colours. NO_COLOR (no-color.org) and TERM=dumb turn them off.
 func (a *app) colours(w any) bool {
 	return isTerminal(w) && a.source.Getenv("NO_COLOR") == "" && a.source.Getenv("TERM") != "dumb"
 }
@@ -71,7 +71,7 @@ func (a *app) openInput(name string) (io.ReadCloser, error) {
 	return os.Open(name)
 }
 
-// readLimited reads all of a small input. More than max bytes is an error.
+// readLimited reads a small input completely. It returns an error if the input has more than max bytes.
 func readLimited(r io.Reader, max int64) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, max+1))
 	if err == nil && int64(len(b)) > max {
@@ -80,7 +80,7 @@ func readLimited(r io.Reader, max int64) ([]byte, error) {
 	return b, err
 }
 
-// orDash stands in for an empty table cell.
+// orDash returns a dash for an empty table cell.
 func orDash(s string) string {
 	if s == "" {
 		return "-"

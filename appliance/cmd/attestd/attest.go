@@ -71,7 +71,7 @@ configuration: /etc/attestd/api-key, where 'attestd setup' puts it, unless --con
 	return cmd
 }
 
-// attested is an attestation with what 'attestd verify' needs. A record of the journal has the same members.
+// attested is an attestation with the values that 'attestd verify' needs. A journal record has the same members.
 type attested struct {
 	appliance.Attestation
 	appliance.Request
@@ -79,10 +79,10 @@ type attested struct {
 	Domain *appliance.EIP712Domain `json:"domain,omitempty"`
 }
 
-const askScheme = 5 * time.Second // then the attestation is printed without it
+const askScheme = 5 * time.Second // after this time, the attestation is printed without its scheme
 
-// verifiable asks which scheme the appliance uses. What is wrong with that is only said: the attestation is made, and the
-// answer is not to be lost.
+// verifiable adds the digest scheme, which it asks of the appliance. If that fails, it warns and leaves the scheme out:
+// the attestation exists, and the caller must get it.
 func (a *app) verifiable(ctx context.Context, c *client.Client, req appliance.Request, made appliance.Attestation) attested {
 	ctx, cancel := context.WithTimeout(ctx, askScheme)
 	defer cancel()
@@ -96,7 +96,7 @@ func (a *app) verifiable(ctx context.Context, c *client.Client, req appliance.Re
 	switch {
 	case err != nil:
 		a.say("The digest scheme is left out: %v", err)
-	case scheme.Digest(req) != made.Hash: // made before the scheme was changed, and asked for again
+	case scheme.Digest(req) != made.Hash: // the attestation is older than the present scheme, and was repeated
 		a.say("The hash is not %s of the two addresses, which is the appliance's scheme now: the scheme is left out.", scheme.Name)
 	default:
 		answer.Scheme, answer.Domain = scheme.Name, scheme.Domain
@@ -136,7 +136,7 @@ func (a *app) attestClient(url, keyFile string, timeout time.Duration) (*client.
 	return client.New(url, token, client.Options{Timeout: timeout})
 }
 
-// listenURL is where a client on this machine reaches the API.
+// listenURL is the address at which a client on this machine reaches the API.
 func listenURL(c *config.Config) string {
 	scheme := "http"
 	if c.Server.TLS.Cert != "" {
@@ -149,10 +149,11 @@ func listenURL(c *config.Config) string {
 	return scheme + "://" + host + ":" + port
 }
 
-// maxToken bounds a file that holds a token; real ones have 89 bytes.
+// maxToken bounds the size of a token file, in bytes. Real tokens have 89.
 const maxToken = 4 << 10
 
-// apiKey finds the token to call with.
+// apiKey returns the API key's token: from keyFile, or $ATTESTD_API_KEY, or the file api-key in the
+// configuration's folder.
 func (a *app) apiKey(keyFile string) (string, error) {
 	if keyFile == "" {
 		if token := a.source.Getenv("ATTESTD_API_KEY"); token != "" {

@@ -18,7 +18,7 @@ import (
 	"github.com/attestd/attestd/store/bolt"
 )
 
-// backend is what the key and log commands work through: the daemon's admin socket while it runs, else the files.
+// backend serves the key and log commands: the daemon's admin socket while it runs, otherwise the files (offline).
 type backend interface {
 	CreateKey(ctx context.Context, req appliance.KeyRequest) (key appliance.APIKey, token string, err error)
 	ListKeys(ctx context.Context) ([]appliance.APIKey, error)
@@ -37,7 +37,7 @@ type backend interface {
 	io.Closer
 }
 
-// backend opens whichever way in there is. The caller closes it.
+// backend connects to the daemon, or opens the store if no daemon runs. The caller closes it.
 func (a *app) backend(ctx context.Context) (backend, error) {
 	c, err := a.config(nil)
 	if err != nil {
@@ -51,7 +51,7 @@ func (a *app) backend(ctx context.Context) (backend, error) {
 	if !errors.Is(err, client.ErrNotRunning) {
 		return nil, fmt.Errorf("admin socket %s: %w", c.Admin.Socket, err)
 	}
-	if !daemon.StoreExists(c) { // asking would make one, for an appliance that is none
+	if !daemon.StoreExists(c) { // opening would create the store of an appliance that was never set up
 		if err := daemon.RequireSetup(&a.source, c); err != nil {
 			return nil, err
 		}
@@ -66,7 +66,7 @@ func (a *app) backend(ctx context.Context) (backend, error) {
 	return offline{store, c}, nil
 }
 
-// withBackend is the body of a command that needs the backend.
+// withBackend runs do with a backend, and closes it.
 func (a *app) withBackend(cmd *cobra.Command, do func(backend) error) error {
 	backend, err := a.backend(cmd.Context())
 	if err != nil {
@@ -75,13 +75,13 @@ func (a *app) withBackend(cmd *cobra.Command, do func(backend) error) error {
 	return errors.Join(do(backend), backend.Close())
 }
 
-// offline is the backend without a daemon.
+// offline is the backend that opens the store itself while no daemon runs.
 type offline struct {
 	store  *daemon.Store
 	config *config.Config
 }
 
-// record has the journal take what the operator is about to do. After an error it must not be done.
+// record writes an operator's action to the journal before it is taken. If record fails, the action must not be taken.
 func (f offline) record(ctx context.Context, kind appliance.EventKind, details map[string]string) error {
 	if err := f.store.RecordEvent(ctx, appliance.Event{Kind: kind, By: operator(), Details: details}); err != nil {
 		return fmt.Errorf("the journal does not take the event %s, so nothing was done: %w", kind, err)

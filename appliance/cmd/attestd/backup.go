@@ -99,7 +99,7 @@ func (b backup) run(cmd *cobra.Command, target string) error {
 	return daemons.In(filepath.Dir(name)).Do(func() error { return b.make(cmd.Context(), c, name, isFolder, to) })
 }
 
-// sealingTo is who can decrypt the log key of the backup; nil for nobody, which leaves the key out.
+// sealingTo returns the recipient of the backup's log key. If it is nil, the backup has no log key.
 func (b backup) sealingTo(cmd *cobra.Command, c *config.Config) (age.Recipient, error) {
 	recipient, passphraseFile := b.recipient, b.passphraseFile
 	if recipient != "" && passphraseFile != "" {
@@ -137,7 +137,8 @@ func (a *app) backupPassphrase(file string) ([]byte, error) {
 	return passphrase, nil
 }
 
-// make makes the backup. In a folder of the daemon's user root does it as that, whatever was planted there.
+// make writes the backup. If the folder belongs to the daemon's user, root writes it as that user, so that a link
+// planted there gains nothing.
 func (b backup) make(ctx context.Context, c *config.Config, name string, inFolder bool, to age.Recipient) error {
 	update, end := b.progress("check", unitRecords)
 	take := func(w io.Writer) error { return b.take(ctx, c, w) }
@@ -163,7 +164,7 @@ func (b backup) make(ctx context.Context, c *config.Config, name string, inFolde
 		File string `json:"file"`
 		Size int64  `json:"size"`
 		archive.Manifest
-		HasLogKey bool     `json:"hasLogKey"` // encrypted
+		HasLogKey bool     `json:"hasLogKey"` // the log key is encrypted
 		Removed   []string `json:"removed,omitempty"`
 		Future    []string `json:"future,omitempty"`
 	}{name, size, manifest, to != nil, pruned.Removed, pruned.Future}, func(w io.Writer) {
@@ -177,7 +178,7 @@ func (b backup) make(ctx context.Context, c *config.Config, name string, inFolde
 	})
 }
 
-// take writes the archive: the daemon's while it runs, else one that this command makes.
+// take writes the archive. A running daemon makes it; otherwise this command does.
 func (b backup) take(ctx context.Context, c *config.Config, w io.Writer) error {
 	running := client.NewAdmin(c.Admin.Socket)
 	err := running.Backup(ctx, w)
@@ -193,7 +194,7 @@ func (b backup) take(ctx context.Context, c *config.Config, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// Before the copy is made, so that it is in it. One is made of a journal that takes nothing any more, too.
+	// The event precedes the copy, so that the copy has it. A journal that accepts no more events is backed up, too.
 	if daemon.StoreExists(c) {
 		if err := daemon.RecordEvent(ctx, c, appliance.Event{Kind: appliance.EventBackup, By: operator()}); err != nil {
 			b.say("The journal does not take the event of this backup: %s", err)
@@ -202,7 +203,7 @@ func (b backup) take(ctx context.Context, c *config.Config, w io.Writer) error {
 	return owner.Do(func() error { return copyStore(ctx, c, w) })
 }
 
-// copyStore writes the archive of the store, which no daemon of this machine uses.
+// copyStore writes the archive of a store that no daemon on this machine uses.
 func copyStore(ctx context.Context, c *config.Config, w io.Writer) error {
 	var store *daemon.Store
 	err := archive.Settle(c.DataDir)

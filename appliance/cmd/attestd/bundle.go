@@ -86,7 +86,7 @@ func (n newBundle) passphrase(ctx context.Context) (p []byte, err error) {
 	return p, err
 }
 
-// signer is the key with which every member signs.
+// signer returns the address with which every member of the cluster signs.
 func (n newBundle) signer(ctx context.Context, c *config.Config) (appliance.Address, error) {
 	if c.HSM.Address != "" {
 		return appliance.ParseAddress(c.HSM.Address)

@@ -171,7 +171,7 @@ func writeRedemptions(w io.Writer, list []chain.Redemption) {
 	table(w, "TIME\tCONTRACT\tBLOCK\tAMOUNT\tKEY\tATTESTATION\tHASH\tTRANSACTION", rows)
 }
 
-// chainBackend is what the chain commands work through: the daemon's admin socket while it runs, else the files.
+// chainBackend serves the chain commands: the daemon's admin socket while it runs, otherwise the files (stoppedChain).
 type chainBackend interface {
 	ChainStatus(ctx context.Context) (chain.Status, error)
 	Redemptions(ctx context.Context, yield func(chain.Redemption) error) error
@@ -179,7 +179,7 @@ type chainBackend interface {
 	io.Closer
 }
 
-// withChain is the body of a command that needs the chain backend.
+// withChain runs do with a chain backend, and closes it.
 func (a *app) withChain(cmd *cobra.Command, do func(chainBackend) error) error {
 	c, err := a.config(nil)
 	if err != nil {
@@ -215,7 +215,7 @@ func openChain(ctx context.Context, c *config.Config) (chainBackend, error) {
 	return stoppedChain{c, store}, nil
 }
 
-// stoppedChain is the chain backend without a daemon.
+// stoppedChain is the chain backend that reads the files while no daemon runs.
 type stoppedChain struct {
 	config *config.Config
 	*redemptions.Store

@@ -16,7 +16,7 @@ import (
 	"github.com/attestd/attestd/appliance/text"
 )
 
-// chainAudit is what 'chain verify' is told.
+// chainAudit holds the argument and the flags of 'chain verify'.
 type chainAudit struct {
 	file, checkpoint, verifierKey string
 	address, confirmations        string
@@ -83,27 +83,28 @@ func (c chainAudit) contract() (one chain.Contract, err error) {
 	return one, nil
 }
 
-// chainReport is what 'chain verify' has found.
+// chainReport is the result of 'chain verify'.
 type chainReport struct {
 	OK          bool               `json:"ok"`
-	Records     int64              `json:"records"`     // of the export
-	Block       uint64             `json:"block"`       // up to which the contract was read
+	Records     int64              `json:"records"`     // in the export
+	Block       uint64             `json:"block"`       // the last block that was read
 	Redemptions int                `json:"redemptions"` // of the contract
-	Unknown     []unknown          `json:"unknown"`     // those that the export did not have when they were redeemed
-	Damages     []appliance.Damage `json:"damages"`     // of the export
-	newest      time.Time          // of the export's records
+	Unknown     []unknown          `json:"unknown"`     // redemptions that no earlier attestation explains
+	Damages     []appliance.Damage `json:"damages"`     // in the export
+	newest      time.Time          // time of the export's newest attestation
 }
 
-// unknown is a redemption with the time of the first attestation of its hash, which came too late; nil where there is none.
+// unknown is a redemption without an attestation in time. Attested is the time of its hash's first, late attestation,
+// or nil.
 type unknown struct {
 	chain.Redemption
 	Attested *time.Time `json:"attested"`
 }
 
-// auditedExport is what an export has of attestations, and of redemptions that the appliance found unknown.
+// auditedExport indexes the attestations of an export, and its events about unknown redemptions.
 type auditedExport struct {
-	first  map[appliance.Digest]position // by hash, its first attestation
-	alarms map[redeemed]int64            // the event's index
+	first  map[appliance.Digest]position // the first attestation of each hash
+	alarms map[redeemed]int64            // index of each unknown_redemption event
 }
 
 type position struct {
@@ -117,7 +118,7 @@ func newAuditedExport() *auditedExport {
 	return &auditedExport{first: make(map[appliance.Digest]position), alarms: make(map[redeemed]int64)}
 }
 
-// add notes an entry.
+// add indexes an entry.
 func (x *auditedExport) add(e appliance.Entry) {
 	if e.Event == nil {
 		if _, known := x.first[e.Record.Hash]; !known {
@@ -131,7 +132,7 @@ func (x *auditedExport) add(e appliance.Entry) {
 	}
 }
 
-// judge returns nil for a redemption whose attestation was there before it.
+// judge returns nil if an attestation of the hash precedes the redemption, and also its unknown_redemption event.
 func (x *auditedExport) judge(r chain.Redemption) *unknown {
 	r.Verdict = chain.Unknown
 	first, found := x.first[r.Hash]
@@ -170,7 +171,7 @@ func (a *app) verifyChain(cmd *cobra.Command, audit chainAudit, contract chain.C
 	return silentFailure{}
 }
 
-// auditExport checks the export, and returns what it has.
+// auditExport verifies the export, adds the result to report, and returns the export's attestations and events.
 func (a *app) auditExport(cmd *cobra.Command, c chainAudit, report *chainReport) (*auditedExport, error) {
 	verifier, err := appliance.ParseVerifier(c.verifierKey)
 	if err != nil {

@@ -46,7 +46,7 @@ scheme or signer is not that of the others, and a name that two processes use. I
 	}
 }
 
-// clusterStatus asks the daemon while it runs, else the database.
+// clusterStatus asks the daemon while it runs, otherwise the database.
 func clusterStatus(ctx context.Context, c *config.Config) (status wire.Cluster, err error) {
 	if c.Store.URL == "" {
 		return status, errors.New("this appliance has its journal in a file of its own, and is in no cluster (store.url)")
@@ -64,7 +64,7 @@ func clusterStatus(ctx context.Context, c *config.Config) (status wire.Cluster, 
 	return store.Cluster(ctx)
 }
 
-// writeCluster keeps to 80 columns.
+// writeCluster writes at most 80 columns.
 func writeCluster(w io.Writer, s wire.Cluster, now time.Time) {
 	rows := make([][]string, len(s.Members))
 	for i, m := range s.Members {
@@ -84,7 +84,7 @@ func writeCluster(w io.Writer, s wire.Cluster, now time.Time) {
 	fmt.Fprintf(w, "head      %d records\n          %s\n", s.Head.Size, s.Head.RootHash)
 }
 
-// short cuts a text that is longer than n characters.
+// short cuts a text to n characters.
 func short(s string, n int) string {
 	if r := []rune(s); len(r) > n {
 		return string(r[:n-1]) + "…"
@@ -92,7 +92,7 @@ func short(s string, n int) string {
 	return orDash(s)
 }
 
-// shortAddress is how people compare addresses.
+// shortAddress shortens an address to the digits that people compare.
 func shortAddress(a string) string {
 	if len(a) < 12 {
 		return orDash(a)
@@ -100,7 +100,7 @@ func shortAddress(a string) string {
 	return a[:6] + "…" + a[len(a)-4:]
 }
 
-// since is how long ago something was, as people say it.
+// since describes how long ago t was.
 func since(t, now time.Time) string {
 	switch ago := max(0, now.Sub(t)); {
 	case ago < 2*time.Minute:

@@ -14,14 +14,14 @@ import (
 	"github.com/attestd/attestd/appliance/daemon"
 )
 
-// completeWithin bounds what a person waits for after the tab key.
+// completeWithin bounds the wait after the tab key.
 const completeWithin = 2 * time.Second
 
-// completion offers words for an argument or the value of a flag. What fails offers none: a person who presses the tab key wants
-// words, not errors.
+// completion returns the words to offer for an argument or a flag's value. If it fails, the shell offers no words and
+// shows no error.
 type completion func(ctx context.Context, c *config.Config) ([]cobra.Completion, error)
 
-// ask makes cobra's completion of one that asks the appliance.
+// ask returns cobra's form of a completion that reads the configuration or asks the appliance.
 func (a *app) ask(complete completion) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(context.Background(), completeWithin)
@@ -35,7 +35,7 @@ func (a *app) ask(complete completion) cobra.CompletionFunc {
 	}
 }
 
-// first offers words for the first argument alone.
+// first completes only the first argument.
 func first(complete cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -45,7 +45,7 @@ func first(complete cobra.CompletionFunc) cobra.CompletionFunc {
 	}
 }
 
-// keyIDs are the API keys that are not revoked, by their names.
+// keyIDs returns the ids of the API keys that are not revoked, with their names.
 func keyIDs(ctx context.Context, c *config.Config) (words []cobra.Completion, err error) {
 	keys, err := listKeys(ctx, c)
 	for _, k := range keys {
@@ -56,7 +56,7 @@ func keyIDs(ctx context.Context, c *config.Config) (words []cobra.Completion, er
 	return words, err
 }
 
-// listKeys asks the daemon, or reads a store that is there.
+// listKeys asks the daemon. If no daemon runs, it reads the store if one exists.
 func listKeys(ctx context.Context, c *config.Config) (keys []appliance.APIKey, err error) {
 	running := client.NewAdmin(c.Admin.Socket)
 	defer func() { err = errors.Join(err, running.Close()) }()
@@ -71,7 +71,7 @@ func listKeys(ctx context.Context, c *config.Config) (keys []appliance.APIKey, e
 	return store.Keys.List(ctx)
 }
 
-// attestorNames are the names of hsm.keys.
+// attestorNames returns the names of hsm.keys.
 func attestorNames(_ context.Context, c *config.Config) (words []cobra.Completion, err error) {
 	for _, k := range c.HSM.Keys {
 		words = append(words, cobra.CompletionWithDesc(k.Name, string(k.State)))
@@ -79,7 +79,7 @@ func attestorNames(_ context.Context, c *config.Config) (words []cobra.Completio
 	return words, nil
 }
 
-// contractNames are the names of chain.contracts.
+// contractNames returns the names of chain.contracts.
 func contractNames(_ context.Context, c *config.Config) (words []cobra.Completion, err error) {
 	for _, contract := range c.Chain.Contracts {
 		words = append(words, contract.Name)
@@ -87,7 +87,7 @@ func contractNames(_ context.Context, c *config.Config) (words []cobra.Completio
 	return words, nil
 }
 
-// addCompletions has the shell complete what is neither a command nor a file.
+// addCompletions registers the shell's completions of flag values and arguments, except commands and files.
 func (a *app) addCompletions(root *cobra.Command) {
 	var schemes []cobra.Completion
 	for _, s := range appliance.SchemeNames {

@@ -50,7 +50,7 @@ func (a *app) printChecked(notChecked []string) error {
 	return a.print(struct {
 		OK         bool     `json:"ok"`
 		File       string   `json:"file"`
-		FileExists bool     `json:"fileExists"` // else the defaults were checked, and the environment
+		FileExists bool     `json:"fileExists"` // if false, only the defaults and the environment were checked
 		NotChecked []string `json:"notChecked"`
 	}{true, path, isThere, notChecked}, func(w io.Writer) {
 		if isThere {

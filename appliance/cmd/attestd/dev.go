@@ -59,9 +59,9 @@ terminal. Not for production: the key is a file.`,
 // dev is a throwaway appliance in a folder.
 type dev struct {
 	*app
-	dir       string // as given, for what is shown
+	dir       string // as given, for messages
 	listen    string
-	transfers int // of the demo data
+	transfers int // in the demo data
 }
 
 const (
@@ -72,7 +72,7 @@ const (
 func (d dev) path(name string) string { return filepath.Join(d.dir, name) }
 
 func (d dev) run(ctx context.Context) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal is closed
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal closes
 	defer stop()
 	folder, err := d.take(ctx)
 	if err != nil {
@@ -86,7 +86,7 @@ func (d dev) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = listener.Close() }() // again, where it is served
+	defer func() { _ = listener.Close() }() // closes it again if it was served
 	c, err := d.prepare(ctx)
 	if err != nil && ctx.Err() != nil {
 		return interruptedError{fmt.Errorf("interrupted; what is made is kept in %s, and the next 'attestd dev' goes on with it", d.dir)}
@@ -106,7 +106,7 @@ func (d dev) run(ctx context.Context) error {
 	return err
 }
 
-// prepare makes what is missing in the folder and returns its configuration.
+// prepare creates the missing parts of the folder, and returns its configuration.
 func (d dev) prepare(ctx context.Context) (*config.Config, error) {
 	absolute, err := filepath.Abs(d.dir)
 	if err != nil {
@@ -123,7 +123,7 @@ func (d dev) prepare(ctx context.Context) (*config.Config, error) {
 	if _, err := hsm.Init(ctx, hsm.InitOptions{URI: uri, SOPIN: folder.SOPIN}); err != nil {
 		return nil, err
 	}
-	environment := fmt.Appendf(nil, "%s=%s\n", softhsm.ConfVariable, folder.Conf) // so that every command finds the token
+	environment := fmt.Appendf(nil, "%s=%s\n", softhsm.ConfVariable, folder.Conf) // every command finds the token by it
 	if err := files.Write(d.path(config.EnvironmentName), environment, 0o600); err != nil {
 		return nil, err
 	}
@@ -140,12 +140,12 @@ func (d dev) prepare(ctx context.Context) (*config.Config, error) {
 	return c, d.ensureDemoData(ctx, c)
 }
 
-// load does not look beside the file for an environment: SOFTHSM2_CONF is set.
+// load reads the configuration of the folder. It needs no environment file, since prepare has set SOFTHSM2_CONF.
 func (d dev) load() (*config.Config, error) {
 	return d.source.LoadFile(d.path("attestd.yaml"), map[string]any{"server.listen": d.listen})
 }
 
-// ensureAPIKey leaves a token in the file api-key that the store knows.
+// ensureAPIKey makes sure that the file api-key holds a token that the store knows.
 func (d dev) ensureAPIKey(ctx context.Context, c *config.Config) (err error) {
 	store, err := daemon.OpenStore(c, daemon.StoreOptions{})
 	if err != nil {
@@ -172,13 +172,14 @@ func (d dev) ensureAPIKey(ctx context.Context, c *config.Config) (err error) {
 	return files.Write(d.path("api-key"), []byte(text+"\n"), 0o600)
 }
 
-// Addresses for the curl line: a digest of nothing, and the one that EIP-55 gives as its first example.
+// Addresses for the curl example: a digest of the empty text, and the first example of EIP-55.
 const (
 	devUnspendable = "0xD1220A0cf47c7B9Be7A2E6BA89F429762e7b9aDb"
 	devBeneficiary = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
 )
 
-// banner tells a newcomer what there is and what to try, on standard output: it is this command's result.
+// banner shows the appliance's addresses and the first commands to try. It writes to standard output, as this command's
+// result.
 func (d dev) banner(c *config.Config, r daemon.Ready) error {
 	url := "http://" + r.API.String()
 	bold, dim, plain := "\x1b[1m", "\x1b[2m", "\x1b[0m"
@@ -198,7 +199,7 @@ func (d dev) banner(c *config.Config, r daemon.Ready) error {
 	}
 	row("explore", url+"/graphiql", "the playground, with "+data)
 	row("api", url+"/openapi.yaml", "what can be asked")
-	if r.Metrics != nil { // metrics.listen may be empty
+	if r.Metrics != nil { // nil if metrics.listen is empty
 		row("metrics", "http://"+r.Metrics.String()+"/metrics", "for Prometheus")
 	}
 	row("console", r.Console.String(), "opened by what attestd console prints; see below")

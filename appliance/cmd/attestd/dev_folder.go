@@ -20,8 +20,8 @@ import (
 	"github.com/attestd/attestd/appliance/index/dataset"
 )
 
-// take makes the folder, or takes the one that is there, unless another appliance runs in it or it is not of 'attestd dev'. Nothing
-// in it is changed.
+// take creates or opens the folder, and locks it. It returns an error if another appliance runs there, or if 'attestd
+// dev' did not make the folder. It changes no file.
 func (d dev) take(ctx context.Context) (folder *os.File, err error) {
 	if err := os.MkdirAll(d.dir, 0o700); err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func (d dev) take(ctx context.Context) (folder *os.File, err error) {
 		}
 	}()
 	const remedy = "stop it, or give this one a folder of its own with --dir"
-	err = unix.Flock(int(folder.Fd()), unix.LOCK_EX|unix.LOCK_NB) // until this process ends
+	err = unix.Flock(int(folder.Fd()), unix.LOCK_EX|unix.LOCK_NB) // held until this process ends
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return nil, errors.New("another 'attestd dev' runs there: " + remedy)
 	}
@@ -52,10 +52,10 @@ func (d dev) take(ctx context.Context) (folder *os.File, err error) {
 	return folder, d.ownsConfiguration()
 }
 
-// devHeader begins the configuration of a folder of 'attestd dev'.
+// devHeader is the first line of a configuration that 'attestd dev' wrote.
 const devHeader = "# Written by 'attestd dev' at each start."
 
-// ownsConfiguration returns an error where the configuration is not one that is written at each start.
+// ownsConfiguration returns an error if the folder has a configuration that 'attestd dev' did not write.
 func (d dev) ownsConfiguration() error {
 	text, err := os.ReadFile(d.path("attestd.yaml"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -67,7 +67,7 @@ func (d dev) ownsConfiguration() error {
 	return err
 }
 
-// checkListen says what is wrong with the environment's values, and refuses an address that the daemon would refuse.
+// checkListen validates the environment's values, and refuses a listen address that the daemon would refuse.
 func (d dev) checkListen() error {
 	c, err := d.source.LoadFile(os.DevNull, map[string]any{"server.listen": d.listen})
 	if err != nil {
@@ -79,25 +79,26 @@ func (d dev) checkListen() error {
 	return nil
 }
 
-// listenAPI takes the port. Where it is not to be had, no folder that this run has made stays.
+// listenAPI opens the API's port. If that fails, it removes the folder if it is still empty.
 func (d dev) listenAPI(ctx context.Context) (net.Listener, error) {
 	l, err := daemon.Listen(ctx, d.listen)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		err = fmt.Errorf("%w; --listen 127.0.0.1:0 takes one that is free", err)
 	}
 	if err != nil {
-		_ = os.Remove(d.dir) // in vain where something is in it
+		_ = os.Remove(d.dir) // fails if the folder is not empty
 	}
 	return l, err
 }
 
-// What the replica notes of the demo data: when they were begun, so that the next run goes on with them, and that they are made.
+// The replica's position under demoName is the time at which the demo data was begun, so that the next run can
+// continue. It is demoMade once the data is complete.
 const (
 	demoName = "attestd dev"
 	demoMade = "made"
 )
 
-// ensureDemoData fills the replica, unless something else is in it, or an upstream has the data.
+// ensureDemoData fills the replica with demo data, unless it has other data or an upstream is configured.
 func (d dev) ensureDemoData(ctx context.Context, c *config.Config) (err error) {
 	if c.AsksUpstream() || d.transfers == 0 {
 		return nil
@@ -123,8 +124,8 @@ func (d dev) ensureDemoData(ctx context.Context, c *config.Config) (err error) {
 	return setPosition(ctx, dataset.Into(data), demoName, demoMade)
 }
 
-// yaml is the appliance's configuration. Metrics and console take any free port, so that several can run at once, and no line is
-// logged for each request: it would drive the banner away.
+// yaml returns the appliance's configuration. Metrics and console use any free port, so that several appliances can run
+// at once. Requests are not logged: the lines would scroll the banner away.
 func (d dev) yaml(absolute, uri string) []byte {
 	return fmt.Appendf(nil, devHeader+` For a configuration of your own, copy it.
 data_dir: %q

@@ -41,7 +41,7 @@ unless the token says that one more wrong PIN would lock it.`,
 	return cmd
 }
 
-// newDoctorSync is for measureSync.
+// newDoctorSync is the child process of measureSync.
 func newDoctorSync(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:    "sync",
@@ -58,7 +58,8 @@ func newDoctorSync(a *app) *cobra.Command {
 	}
 }
 
-// measureSync measures in a process of its own, and leaves it behind where the disk holds it.
+// measureSync measures a write and its sync in a child process. If the disk hangs, it abandons the child and returns an
+// error.
 func (a *app) measureSync(ctx context.Context) (s doctor.SyncTime, err error) {
 	cmd, err := a.self(ctx, "doctor", "sync")
 	if err != nil {
@@ -82,21 +83,22 @@ func (a *app) measureSync(ctx context.Context) (s doctor.SyncTime, err error) {
 	return s, fmt.Errorf("a write and its sync have not ended after %s", time.Since(began).Round(time.Second))
 }
 
-// subject is this appliance.
+// subject describes this appliance to doctor.
 func (a *app) subject() doctor.Subject {
 	return doctor.Subject{Source: &a.source, Version: version(), Inspect: a.inspectToken, MeasureSync: a.measureSync}
 }
 
-// examine is doctor from inside the daemon. It has a source of its own, since the configuration may be loaded again meanwhile.
+// examine runs doctor inside the daemon. It has its own source, since the daemon may reload the configuration
+// meanwhile.
 func (a *app) examine(source config.Source) func(context.Context) any {
 	return func(ctx context.Context) any {
 		return newReport(doctor.Examine(ctx, doctor.Subject{Source: &source, Version: version(), Inspect: a.inspectToken, MeasureSync: a.measureSync}))
 	}
 }
 
-// report is what doctor found, as JSON.
+// report is the JSON form of doctor's findings.
 type report struct {
-	State  doctor.State     `json:"state"` // the worst
+	State  doctor.State     `json:"state"` // the worst of all checks
 	Checks []doctor.Finding `json:"checks"`
 }
 
@@ -106,16 +108,16 @@ func (a *app) printFindings(findings []doctor.Finding) error {
 	return a.print(newReport(findings), func(w io.Writer) { writeFindings(w, findings) })
 }
 
-// writeFindings writes a line for each finding, and its remedy beneath.
+// writeFindings writes a line for each finding, and its remedy below.
 func writeFindings(w io.Writer, findings []doctor.Finding) {
 	states, checks := 0, 0
 	for _, f := range findings {
 		states, checks = max(states, len(f.State)), max(checks, len(f.Check))
 	}
-	before := states + gap + checks + gap // what stands before a detail
+	before := states + gap + checks + gap // width of the columns to the left of the detail
 	under := before
 	if room(w) > 0 {
-		under = 2 * gap // so that there is room for a command, which is to be copied
+		under = 2 * gap // leaves room for a command that is to be copied
 	}
 	for _, f := range findings {
 		head := fmt.Sprintf("%-*s  %-*s  ", states, f.State, checks, f.Check)

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forbidDumps keeps this process's memory to itself: no core dump is written of it, and no other process of the same user may
-// read it or trace it (prctl(2), PR_SET_DUMPABLE; root may). With SoftHSM the key itself is in it. What a process reads of its
-// own in /proc it still may; a program that it starts is as any other.
+// forbidDumps disables core dumps of this process, and keeps other processes of the same user from reading or tracing
+// it (prctl(2), PR_SET_DUMPABLE). Root still can. With SoftHSM, the key itself is in this process's memory. The process
+// can still read its own /proc entries, and a program that it starts is not restricted.
 func forbidDumps() error {
 	var limit syscall.Rlimit
 	err := syscall.Getrlimit(syscall.RLIMIT_CORE, &limit)
-	if err == nil && limit.Cur != 0 { // the service's unit has set it, and lets nobody set limits
+	if err == nil && limit.Cur != 0 { // the service's unit has set the limit to 0 already, and forbids setrlimit
 		err = syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{Cur: 0, Max: limit.Max})
 	}
 	if err := errors.Join(err, unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)); err != nil {

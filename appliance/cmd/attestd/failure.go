@@ -17,17 +17,16 @@ import (
 	"github.com/attestd/attestd/appliance/service"
 )
 
-// exitStatus prints a failure for the person at the terminal, or for the program that wants JSON, and returns the status that stands
-// for it.
+// exitStatus prints an error, as text or as JSON, and returns the command's exit status.
 func exitStatus(stderr io.Writer, err error, asJSON bool) int {
 	if err == nil {
 		return exitOK
 	}
 	if silent := (silentFailure{}); errors.As(err, &silent) {
-		return exitFailure // what is wrong is printed already
+		return exitFailure // the command has printed its failure
 	}
 	if child := service.ChildStatus(0); errors.As(err, &child) {
-		return int(child) // and it has printed what is wrong
+		return int(child) // the child has printed its failure
 	}
 	f := failureOf(err)
 	if asJSON {
@@ -43,16 +42,16 @@ func exitStatus(stderr io.Writer, err error, asJSON bool) int {
 	return f.status
 }
 
-// failure is an error as a program reads it: a line on standard error, whose members are those of the API's problems.
+// failure is the JSON form of an error: one line on standard error, with the members of the API's problem documents.
 type failure struct {
-	Code      appliance.Code `json:"code"` // the API's and the daemon's, or one of the constants below
+	Code      appliance.Code `json:"code"` // a code of the API or of the daemon, or one of the constants below
 	Detail    string         `json:"detail"`
 	Field     string         `json:"field,omitempty"`
 	RequestID string         `json:"requestId,omitempty"`
-	status    int            // of the command's exit
+	status    int            // exit status of the command
 }
 
-// The codes of what no API has answered.
+// Codes of failures that come from the command itself, not from the API.
 const (
 	codeUsage       appliance.Code = "usage"
 	codeFailed      appliance.Code = "failed"
@@ -82,7 +81,7 @@ func failureOf(err error) failure {
 	return f
 }
 
-// wantsJSON reads --output from a command line that may not be understood.
+// wantsJSON finds --output json in a command line that may be invalid.
 func wantsJSON(args []string) bool {
 	if end := slices.Index(args, "--"); end >= 0 {
 		args = args[:end]
@@ -98,7 +97,7 @@ func wantsJSON(args []string) bool {
 	return false
 }
 
-// toldBy is what a process of this program has said on standard error, as text or as a failure.
+// toldBy extracts the error from the standard error of a child process of this program, in text or JSON form.
 func toldBy(stderr string) string {
 	stderr = strings.TrimSpace(stderr)
 	last := stderr[strings.LastIndex(stderr, "\n")+1:]
@@ -109,7 +108,7 @@ func toldBy(stderr string) string {
 	return strings.TrimPrefix(stderr, "attestd: ")
 }
 
-// silentFailure ends a command with exitFailure when its result itself says what is wrong.
+// silentFailure ends a command with exitFailure. The command's output describes the failure.
 type silentFailure struct{}
 
 func (silentFailure) Error() string { return "failed" }
@@ -120,7 +119,7 @@ type interruptedError struct{ err error }
 func (e interruptedError) Error() string { return e.err.Error() }
 func (e interruptedError) Unwrap() error { return e.err }
 
-// usageError is a command line that cannot be understood.
+// usageError is an invalid command line.
 type usageError struct {
 	command string
 	err     error
@@ -133,7 +132,8 @@ func usagef(cmd *cobra.Command, format string, args ...any) error {
 	return usageError{cmd.CommandPath(), fmt.Errorf(format, args...)}
 }
 
-// interrupted is err, or what a person should know who has ended a command: what is kept of its work.
+// interrupted returns err. If the user has interrupted the command, it returns an error that says how much of the work
+// is kept.
 func interrupted(ctx context.Context, err error, kept string, args ...any) error {
 	if err == nil || ctx.Err() == nil {
 		return err

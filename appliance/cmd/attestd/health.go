@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/api/wire"
 )
 
-// healthTimeout is above the deadline that the daemon gives the parts it asks.
+// healthTimeout exceeds the deadline that the daemon gives its own health checks.
 const healthTimeout = 5 * time.Second
 
 func newHealth(a *app) *cobra.Command {

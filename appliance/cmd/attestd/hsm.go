@@ -32,7 +32,8 @@ func newHSM(a *app) *cobra.Command {
 		newHSMInit(a), newHSMStatus(a), newHSMKeygen(a), newHSMBench(a), newHSMInspect(a))
 }
 
-// withToken is the body of a command that opens the configured HSM itself. args repeat the command line.
+// withToken runs do for a command that opens the configured HSM itself. args repeat the command line, for a child
+// process.
 func (a *app) withToken(cmd *cobra.Command, which string, args []string, do func(hsm.Options) error) error {
 	c, uri, args, err := a.chooseToken(which, args)
 	if err != nil {
@@ -97,16 +98,16 @@ is another.`,
 	return cmd
 }
 
-// maxPIN bounds a PIN file.
+// maxPIN bounds the size of a PIN file, in bytes.
 const maxPIN = 4 << 10
 
-// readPIN reads a PIN, which may be a line of its own; from standard input for "-".
+// readPIN reads a PIN from a file, or from standard input for "-". It removes a newline at the end.
 func (a *app) readPIN(file string) ([]byte, error) {
 	pin, err := a.readSmall(file, maxPIN)
 	return bytes.TrimRight(pin, "\r\n"), err
 }
 
-// soPIN reads the security officer's PIN, or makes one.
+// soPIN reads the security officer's PIN. Without a file, it generates one of 16 hexadecimal digits.
 func (a *app) soPIN(file string) (pin []byte, made bool, err error) {
 	if file != "" {
 		pin, err = a.readPIN(file)
@@ -154,8 +155,8 @@ func newHSMStatus(a *app) *cobra.Command {
 	}
 }
 
-// newHSMInspect is for doctor, which does not load a library of an HSM itself: one that crashes takes its process with
-// it, and doctor must live to tell.
+// newHSMInspect is a child process of doctor. An HSM library that crashes takes its process with it, so doctor loads
+// none itself.
 func newHSMInspect(a *app) *cobra.Command {
 	var which string
 	cmd := &cobra.Command{
@@ -277,21 +278,21 @@ func writeNewLogKey(w io.Writer, uri hsm.URI, k hsm.KeyInfo) {
 		"Before the first start, nothing more is needed. Otherwise stop attestd, and type: attestd log rotate-key --reason REASON\n", uri)
 }
 
-// writeNewKey shows a key that was made beside others.
+// writeNewKey shows an additional attestor key and the settings that name all keys.
 func writeNewKey(w io.Writer, keys []config.AttestorKey, k hsm.KeyInfo) {
 	fields(w, [][2]string{{"key", k.Label}, {"id", k.ID}, {"public key", k.PublicKey}, {"address", k.Address.String()}})
 	fmt.Fprint(w, "\nTo sign with both, write under hsm, in the place of uri, uris and address, then type attestd reload:\n\n")
 	config.WriteKeys(w, keys)
 }
 
-// keysWith are the configured attestor keys and, last, one in the token of that URI.
+// keysWith returns the configured attestor keys, and appends the new one of the given token.
 func (a *app) keysWith(token hsm.URI, made hsm.KeyInfo) (keys []config.AttestorKey) {
 	c, err := a.config(nil)
 	if err != nil {
 		return nil
 	}
 	for i, k := range c.AttestorKeys() {
-		if k.Name == "" { // the only one
+		if k.Name == "" { // the only key of a configuration without hsm.keys
 			uri, err := hsm.ParseURI(c.TokenURIs()[i])
 			if k.Name = uri.Object; err != nil || !appliance.ValidAttestorKeyName(k.Name) || k.Name == made.Label {
 				k.Name = "attestor-before"
@@ -339,7 +340,7 @@ func writeStatus(w io.Writer, s hsm.Status) {
 	}, told("last error", s.LastError+" "+text.Time(s.LastErrorTime))...))
 }
 
-// workerState is empty where this process looked at the token itself.
+// workerState is empty if this process opened the token itself.
 func workerState(s hsm.Status) string {
 	if s.Worker == 0 {
 		return ""
@@ -359,7 +360,7 @@ func pinState(t hsm.TokenStatus) string {
 	return "good"
 }
 
-// sessionsShown tells how many sessions there are, and why not more.
+// sessionsShown describes the number of open sessions and its limits.
 func sessionsShown(s hsm.SessionStatus) string {
 	shown := fmt.Sprintf("%d in use, %d open, at most %d", s.InUse, s.Open, s.Most)
 	if s.Auto {
@@ -371,12 +372,12 @@ func sessionsShown(s hsm.SessionStatus) string {
 	return shown
 }
 
-// benchView is an hsm.BenchResult as JSON has it.
+// benchView is the JSON form of hsm.BenchResult.
 type benchView struct {
 	Sessions   int     `json:"sessions"`
 	Signatures int     `json:"signatures"`
 	PerSecond  float64 `json:"perSecond"`
-	CPUSeconds float64 `json:"cpuSeconds"` // of a signature, as are the others
+	CPUSeconds float64 `json:"cpuSeconds"` // per signature, as are P50 and P99
 	P50Seconds float64 `json:"p50Seconds"`
 	P99Seconds float64 `json:"p99Seconds"`
 }
@@ -397,5 +398,5 @@ func writeBench(w io.Writer, results []hsm.BenchResult) {
 	table(w, "SESSIONS\tSIGNATURES/S\tCPU EACH\tP50\tP99", rows)
 }
 
-// lastOf is the end of a text.
+// lastOf returns the last n bytes of a text.
 func lastOf(s string, n int) string { return s[max(0, len(s)-n):] }

@@ -24,7 +24,7 @@ func tokenFlag(cmd *cobra.Command, which *string) {
 	cmd.Flags().StringVar(which, "token", "", "which token of hsm.uris or hsm.keys is meant: its position, from 1, its label, or the name of its key")
 }
 
-// chooseToken returns the token that is meant, and the command line with it.
+// chooseToken finds the token that --token names. It returns the command line with that flag, for a child process.
 func (a *app) chooseToken(which string, args []string) (c *config.Config, uri hsm.URI, _ []string, err error) {
 	if c, err = a.config(nil); err != nil {
 		return nil, uri, nil, err
@@ -46,7 +46,7 @@ func (a *app) chooseToken(which string, args []string) (c *config.Config, uri hs
 	return c, uris[i], args, nil
 }
 
-// tokenMeant finds a token by its position or, where only one has it, by its label or the name of its attestor key.
+// tokenMeant finds a token by its position, its label, or the name of its attestor key. A label or name must be unique.
 func tokenMeant(c *config.Config, uris []hsm.URI, which string) (int, error) {
 	if which == "" && len(uris) == 1 {
 		return 0, nil
@@ -75,7 +75,7 @@ func tokenMeant(c *config.Config, uris []hsm.URI, which string) (int, error) {
 	return 0, fmt.Errorf("--token %s names %d of the configured tokens; there are %s", which, len(meant), strings.Join(names, ", "))
 }
 
-// severalIn is the setting that names several tokens.
+// severalIn returns the setting that names several tokens.
 func severalIn(c *config.Config) string {
 	if len(c.HSM.Keys) > 0 {
 		return "hsm.keys"
@@ -83,7 +83,7 @@ func severalIn(c *config.Config) string {
 	return "hsm.uris"
 }
 
-// inspectToken looks at the token at a position in a process of its own.
+// inspectToken inspects the token at a position, counted from 1, in a child process.
 func (a *app) inspectToken(ctx context.Context, position int) (found doctor.Inspection, err error) {
 	cmd, err := a.self(ctx, "hsm", "inspect", "--token", strconv.Itoa(position))
 	if err != nil {
@@ -101,7 +101,7 @@ func (a *app) inspectToken(ctx context.Context, position int) (found doctor.Insp
 	return found, json.Unmarshal(stdout.Bytes(), &found)
 }
 
-// inspectEach looks at each of several tokens while no daemon does.
+// inspectEach inspects all tokens while no daemon runs.
 func (a *app) inspectEach(ctx context.Context, c *config.Config) (status hsm.Status, err error) {
 	var failures []error
 	position := 1
@@ -126,7 +126,7 @@ func (a *app) inspectEach(ctx context.Context, c *config.Config) (status hsm.Sta
 	return status, nil
 }
 
-// inspectKey looks at the tokens of a key, of which the first has that position.
+// inspectKey inspects the tokens of an attestor key. position belongs to its first token.
 func (a *app) inspectKey(ctx context.Context, k config.AttestorKey, position int) (all hsm.Status, err error) {
 	var tokens []hsm.Standing
 	var failures []error
@@ -158,7 +158,7 @@ func (a *app) inspectKey(ctx context.Context, k config.AttestorKey, position int
 	return all, nil
 }
 
-// writeKeys shows attestor keys that have names: a line for each, and what each tells of itself.
+// writeKeys shows named attestor keys: a summary line for each, then the status of each.
 func writeKeys(w io.Writer, keys []hsm.NamedStatus) {
 	rows := make([][]string, len(keys))
 	for i, k := range keys {
@@ -183,7 +183,7 @@ func writeKeys(w io.Writer, keys []hsm.NamedStatus) {
 	}
 }
 
-// writeTokens shows several tokens: what holds for all, a line for each, and what each tells of itself.
+// writeTokens shows several tokens: the common values, a line for each token, then the status of each.
 func writeTokens(w io.Writer, s hsm.Status) {
 	ready := 0
 	var rows [][]string
@@ -215,7 +215,7 @@ func writeTokens(w io.Writer, s hsm.Status) {
 	}
 }
 
-// told is a field of text that may be long, in lines that fit a terminal.
+// told wraps the value of a field to lines that fit 80 columns.
 func told(name, value string) (lines [][2]string) {
 	const columns, names = 80, 12
 	for _, line := range text.Wrap(value, columns-names) {

@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// journaldSocket takes the streams of services' standard error.
+// journaldSocket accepts the standard error streams of services.
 const journaldSocket = "/run/systemd/journal/stdout"
 
-// journaldStream is a standard error that journald reads. If journald is stopped, the connection ends for good, also
-// for the journald that is started after it. Write connects again then.
+// journaldStream is a standard error that journald reads. When journald stops, the connection breaks, and the next
+// journald does not take it over. Write then reconnects.
 type journaldStream struct {
 	file   *os.File
 	socket string
@@ -37,7 +37,7 @@ func (s journaldStream) Write(p []byte) (int, error) {
 	return n + more, err
 }
 
-// reconnect puts a new connection in the place of the file, so that all of the process writes to it.
+// reconnect replaces the file's descriptor by a new connection, so that the whole process writes to it.
 func (s journaldStream) reconnect() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -46,9 +46,9 @@ func (s journaldStream) reconnect() error {
 		return err
 	}
 	defer c.Close()
-	// The identifier; no unit, which journald finds by itself; the priority of lines without one; whether lines begin
-	// with theirs; and whether they are forwarded to syslog, the kernel's log and the console, as far as journald.conf
-	// says.
+	// The header lines are: the identifier; no unit, since journald finds it; the default priority; whether lines begin
+	// with their priority; and whether to forward them to syslog, the kernel log and the console. Zeros leave
+	// forwarding to journald.conf.
 	if _, err := fmt.Fprintf(c, "attestd\n\n%d\n1\n0\n0\n0\n", journal.PriInfo); err != nil {
 		return err
 	}
@@ -57,14 +57,14 @@ func (s journaldStream) reconnect() error {
 		return err
 	}
 	defer f.Close()
-	return unix.Dup3(int(f.Fd()), int(s.file.Fd()), 0) // Fd makes both wait, as a standard error does
+	return unix.Dup3(int(f.Fd()), int(s.file.Fd()), 0) // Fd sets both to blocking mode, as standard error is
 }
 
-// byPriority has each line begin with its priority (sd-daemon(3)). journald stores the priority, for journalctl -p, and
-// limits the rate of each priority by itself: a flood of requests does not suppress errors.
+// byPriority prefixes each line with its priority (sd-daemon(3)). journald stores the priority, for journalctl -p. It
+// limits the rate of each priority separately, so that a flood of requests does not suppress errors.
 type byPriority map[journal.Priority]slog.Handler
 
-// newByPriority returns the handler whose lines open formats. open is called once for each priority.
+// newByPriority calls open once for each priority, to make the handler that formats its lines.
 func newByPriority(to io.Writer, open func(io.Writer) slog.Handler) byPriority {
 	h := make(byPriority)
 	for _, p := range []journal.Priority{journal.PriErr, journal.PriWarning, journal.PriInfo, journal.PriDebug} {
@@ -109,8 +109,8 @@ func (h byPriority) each(change func(slog.Handler) slog.Handler) byPriority {
 	return changed
 }
 
-// prefixed writes each line behind a prefix. slog's handlers write one line at a time, and share the lock for that with
-// their copies.
+// prefixed writes a prefix before each line. It needs no lock: slog's handlers write one line at a time, under a lock
+// that they share with their copies.
 type prefixed struct {
 	to     io.Writer
 	prefix string

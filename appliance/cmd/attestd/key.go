@@ -85,10 +85,10 @@ func keyRequest(name, rate, expires string, scopes, allowFrom []string) (req app
 	return req, nil
 }
 
-// keyFlags are the flags that set the fields of a request for a key.
+// keyFlags maps fields of a key request to the flags that set them.
 var keyFlags = map[string]string{"name": "--name", "scopes": "--scope", "attestor": "--attestor", "expires": "--expires"}
 
-// checkKeyRequest says what the appliance would refuse, by the flag.
+// checkKeyRequest validates a request as the appliance does. Its error names the flag.
 func checkKeyRequest(req appliance.KeyRequest, now time.Time) error {
 	err := req.Validate(now)
 	if e, is := errors.AsType[*appliance.Error](err); is && keyFlags[e.Field] != "" {
@@ -189,7 +189,7 @@ func newKeyRevoke(a *app) *cobra.Command {
 	}
 }
 
-// keyView is an API key as it is shown.
+// keyView is an API key as commands show it.
 type keyView struct {
 	wire.Key
 	State appliance.KeyState `json:"state"`

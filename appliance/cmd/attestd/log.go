@@ -111,7 +111,7 @@ func checkListing(cmd *cobra.Command, q appliance.JournalQuery) error {
 	return nil
 }
 
-// searched adds to a query what is searched for by flags.
+// searched adds the search flags to a query.
 func searched(q *appliance.JournalQuery, hash, unspendable string) error {
 	if hash != "" {
 		q.Hash = new(appliance.Digest)
@@ -139,7 +139,7 @@ func (a *app) list(cmd *cobra.Command, q appliance.JournalQuery) error {
 	})
 }
 
-// listOfBeneficiary lists attestations of a beneficiary. It reads all that the query selects otherwise.
+// listOfBeneficiary lists the attestations of a beneficiary. It reads every record that the rest of the query selects.
 func (a *app) listOfBeneficiary(cmd *cobra.Command, q appliance.JournalQuery, beneficiary string, otherwise bool) error {
 	if otherwise || q.EventsOnly {
 		return usagef(cmd, "--beneficiary excludes --redeemed, --unredeemed, --follow and --events")
@@ -178,7 +178,7 @@ func (a *app) printEntries(entries []appliance.Entry, events bool) error {
 	})
 }
 
-// entryRow is an entry as a table has it: of events alone, or of attestations, too.
+// entryRow formats an entry as a table row. If events is set, the table lists events alone.
 func entryRow(e appliance.Entry, events bool) []string {
 	row := []string{fmt.Sprint(e.Index), text.Time(e.Time()), e.ID().String()}
 	switch v, r := e.Event, e.Record; {
@@ -191,7 +191,7 @@ func entryRow(e appliance.Entry, events bool) []string {
 	}
 }
 
-// brief is an event's details on one line: its reason where it has one.
+// brief formats an event's details on one line. If the details have a reason, it is the reason alone.
 func brief(details map[string]string) string {
 	if reason := details["reason"]; reason != "" {
 		return reason
@@ -270,10 +270,10 @@ func showEvent(w io.Writer, e appliance.Entry) {
 	}
 }
 
-// maxCheckpoint bounds a checkpoint file; real ones have some 200 bytes.
+// maxCheckpoint bounds the size of a checkpoint file, in bytes. Real ones have about 200.
 const maxCheckpoint = 64 << 10
 
-// readCheckpoint reads the file of a flag that must hold one: of an empty file nothing would be checked.
+// readCheckpoint reads a flag's checkpoint file. An empty file is an error: the check would always pass.
 func (a *app) readCheckpoint(flag, name string) ([]byte, error) {
 	text, err := a.readSmall(name, maxCheckpoint)
 	if err == nil && len(bytes.TrimSpace(text)) == 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
-// The formats of an export. The first is the leaves themselves.
+// The formats of an export. exportLeaves writes the journal's leaves unchanged.
 const (
 	exportLeaves = "jsonl"
 	exportCSV    = string(sinks.FormatCSV)
@@ -29,20 +29,20 @@ var exportFormats = []string{exportLeaves, exportCSV, exportCEF}
 // logExport writes the journal to a file or to standard output.
 type logExport struct {
 	*app
-	name   string // of the file; - for standard output
+	name   string // name of the file; - for standard output
 	format string
 	redact string
 	follow bool
-	until  string // file of the checkpoint whose records are written; empty means the newest
+	until  string // file of a checkpoint, which bounds the export; empty means the newest checkpoint
 
 	file  *os.File // nil for standard output
 	out   *bufio.Writer
 	form  sinks.Form
 	next  int64 // index of the next record
-	count int64 // that are written
+	count int64 // records written
 
-	tree   tlog.Tree          // whose records are written
-	hashed appliance.Frontier // of the records written, if they begin with the first
+	tree   tlog.Tree          // bounds the records that are written
+	hashed appliance.Frontier // over the written records, if they begin with record 0
 }
 
 func newLogExport(a *app) *cobra.Command {
@@ -145,7 +145,7 @@ func (x *logExport) run(cmd *cobra.Command, o backend) error {
 	return nil
 }
 
-// bound sets the tree whose records are written: that of --checkpoint, else that of the newest checkpoint.
+// bound sets the tree of the export: from --checkpoint, or from the newest checkpoint.
 func (x *logExport) bound(newest []byte) (err error) {
 	if _, x.tree, err = appliance.ReadCheckpoint(newest); err != nil || x.until == "" {
 		return err
@@ -165,7 +165,7 @@ func (x *logExport) bound(newest []byte) (err error) {
 	return nil
 }
 
-// errExported ends reading at the last record of the export.
+// errExported ends the reading after the last record of the export.
 var errExported = errors.New("the export is complete")
 
 // complete checks that the export has all records of the tree and, with --checkpoint, its root hash.
@@ -191,7 +191,7 @@ func (x *logExport) open() (err error) {
 	return err
 }
 
-// write writes the records of the tree, or with --follow all that there are.
+// write writes the records of the tree. With --follow, it writes all records that the journal has.
 func (x *logExport) write(cmd *cobra.Command, o backend) error {
 	err := o.Entries(cmd.Context(), x.next, func(leaf []byte) error {
 		if !x.follow && x.next >= x.tree.N {
@@ -243,7 +243,8 @@ func (x *logExport) line(leaf []byte) ([]byte, error) {
 	return append(line, '\n'), err
 }
 
-// create makes a file; in a folder of the daemon's user root does it as that, whatever was planted there.
+// create creates a file. If the folder belongs to the daemon's user, root does so as that user, so that a link planted
+// there gains nothing.
 func (a *app) create(name string) (f *os.File, err error) {
 	c, err := a.config(nil)
 	if err != nil {

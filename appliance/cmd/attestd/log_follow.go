@@ -21,7 +21,7 @@ func (a *app) followListing(cmd *cobra.Command, q appliance.JournalQuery, redemp
 	return a.withBackend(cmd, func(o backend) error { return a.followList(cmd.Context(), o, q) })
 }
 
-// followList shows the newest entries that match, the oldest of them first, and then new ones as they come.
+// followList prints the newest matching entries, oldest first, and then new ones as they arrive.
 func (a *app) followList(ctx context.Context, o backend, q appliance.JournalQuery) error {
 	tail, err := a.newTail(ctx, o)
 	if err != nil {
@@ -67,7 +67,7 @@ func (a *app) followList(ctx context.Context, o backend, q appliance.JournalQuer
 	return err
 }
 
-// printEntry writes an entry on a line of its own.
+// printEntry writes an entry on one line.
 func (a *app) printEntry(e appliance.Entry, events bool) error {
 	if a.json() {
 		return json.NewEncoder(a.out).Encode(e)

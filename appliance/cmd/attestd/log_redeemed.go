@@ -12,13 +12,13 @@ import (
 	"github.com/attestd/attestd/appliance/text"
 )
 
-// redeemedEntry is an attestation with what was redeemed of it.
+// redeemedEntry is an attestation with its redemptions.
 type redeemedEntry struct {
 	appliance.Entry
-	Redeemed *chain.Redeemed `json:"redeemed"` // nil: nothing
+	Redeemed *chain.Redeemed `json:"redeemed"` // nil if none of it was redeemed
 }
 
-// listRedeemed lists attestations of which something was redeemed, or of which nothing was.
+// listRedeemed lists the attestations that were redeemed, at least in part, or the attestations that were not.
 func (a *app) listRedeemed(cmd *cobra.Command, q appliance.JournalQuery, redeemed, unredeemed bool) error {
 	if redeemed && unredeemed || q.EventsOnly {
 		return usagef(cmd, "--redeemed, --unredeemed and --events exclude each other")
@@ -34,7 +34,7 @@ func (a *app) listRedeemed(cmd *cobra.Command, q appliance.JournalQuery, redeeme
 	})
 }
 
-// findRedeemed reads the journal page by page until there are as many as are wanted.
+// findRedeemed reads the journal page by page until it has q.Size() entries.
 func findRedeemed(cmd *cobra.Command, o backend, c chainBackend, q appliance.JournalQuery, redeemed bool) ([]redeemedEntry, error) {
 	found, most := []redeemedEntry{}, q.Size()
 	q.Limit, q.AttestationsOnly = wire.MaxHashes, true

@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/appliance/witness"
 )
 
-// policy reads the file of --policy; nil where there is none.
+// policy reads the file of --policy. It returns nil if path is empty.
 func (a *app) policy(path string) (*witness.Policy, error) {
 	if path == "" {
 		return nil, nil
@@ -29,11 +29,11 @@ func (a *app) policy(path string) (*witness.Policy, error) {
 	return p, nil
 }
 
-// witnessedCheckpoint is what a policy found of a checkpoint, for whom it may concern.
+// witnessedCheckpoint is the JSON form of a checkpoint that satisfied a policy.
 type witnessedCheckpoint struct {
 	Log  string                `json:"log"` // name and hash of its key
 	Size int64                 `json:"size"`
-	Time time.Time             `json:"time,omitzero"` // since then a quorum has not seen another history
+	Time time.Time             `json:"time,omitzero"` // at this time, a quorum of witnesses had seen no other history
 	By   []witness.Cosignature `json:"by"`
 
 	text string
@@ -47,15 +47,15 @@ func newWitnessedCheckpoint(c witness.Checkpoint) *witnessedCheckpoint {
 	return &witnessedCheckpoint{appliance.LogName(c.Log), c.Tree.N, c.Time, by, c.String()}
 }
 
-// witnessCheck holds checkpoints of a log against --policy.
+// witnessCheck checks checkpoints of a log against --policy.
 type witnessCheck struct {
 	file      string
-	notBefore time.Time            // when the quorum must have been complete; zero means any time
-	policy    *witness.Policy      // nil without one
-	found     *witnessedCheckpoint // nil until one was checked
+	notBefore time.Time            // the quorum's cosignatures must not be older; zero means any age
+	policy    *witness.Policy      // nil without --policy
+	found     *witnessedCheckpoint // nil until a checkpoint was checked
 }
 
-// open checks a checkpoint, and returns the key of its log.
+// open checks a checkpoint, and returns the verifier of its log.
 func (w *witnessCheck) open(signed []byte) (note.Verifier, error) {
 	c, err := w.policy.Open(signed, time.Now())
 	if err != nil {
@@ -73,8 +73,8 @@ func (w *witnessCheck) open(signed []byte) (note.Verifier, error) {
 	return c.Log, nil
 }
 
-// since checks the checkpoint with which the journal must still begin: the one that was kept, or else the newest that the appliance
-// publishes, which becomes it.
+// since checks the checkpoint with which the journal must still be consistent. Without --since-checkpoint, it takes the
+// newest checkpoint that the appliance publishes, and sets opts.Earlier to it.
 func (w *witnessCheck) since(ctx context.Context, o backend, opts *appliance.VerifyOptions) error {
 	if w.policy == nil {
 		return nil
@@ -137,7 +137,8 @@ func (a *app) prove(ctx context.Context, o backend, id uuid.UUID, witnessed bool
 	})
 }
 
-// proofView is a proof with its hashes in the one form that --output json has for them. The API's answers are as they were.
+// proofView is the JSON form of a proof, with hexadecimal hashes as in all --output json. The API's answers have
+// another form.
 type proofView struct {
 	Index      int64                `json:"index"`
 	TreeSize   int64                `json:"treeSize"`
@@ -187,7 +188,7 @@ signatures. Where journal.witnesses is set, it is the newest that a quorum of wi
 	return cmd
 }
 
-// witnesses is what was gathered while the daemon ran. Nobody is asked.
+// witnesses opens the cosignatures that the daemon gathered. It asks no witness.
 func (f offline) witnesses() (*witness.Gatherer, error) {
 	return daemon.OpenWitnesses(f.config, f.store, daemon.WitnessOptions{})
 }

@@ -22,7 +22,7 @@ type logVerify struct {
 	notOlder                         string
 	signers                          []string
 	witnesses                        witnessCheck
-	isFile                           bool // an export or a backup is checked, not the appliance's journal
+	isFile                           bool // an export or a backup is verified, not the appliance's journal
 }
 
 func newLogVerify(a *app) *cobra.Command {
@@ -136,7 +136,7 @@ func parseSigners(texts []string) (all []appliance.Address, err error) {
 	return all, nil
 }
 
-// zstdMagic is how a backup begins (RFC 8878, section 3.1.1).
+// zstdMagic is the first four bytes of a backup (RFC 8878, section 3.1.1).
 var zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
 
 // file audits a backup or an export.
@@ -202,7 +202,7 @@ func (v *logVerify) backup(ctx context.Context, in io.Reader, verifier note.Veri
 	return found.Report, nil
 }
 
-// auditExport audits NDJSON of leaves.
+// auditExport audits an NDJSON export of leaves.
 func auditExport(ctx context.Context, in io.Reader, verifier note.Verifier, signed []byte, opts appliance.VerifyOptions) (report appliance.AuditReport, err error) {
 	tree, err := appliance.OpenCheckpoint(signed, verifier)
 	if err != nil {

@@ -9,17 +9,17 @@ import (
 	"github.com/attestd/attestd/appliance/text"
 )
 
-// logReport is what 'log verify' has found.
+// logReport is the result of 'log verify'.
 type logReport struct {
-	OK bool `json:"ok"` // no damage, and no witness that counts contradicts
+	OK bool `json:"ok"` // neither damages nor counting contradictions
 	appliance.AuditReport
 	Witnessed *witnessedCheckpoint `json:"witnessed,omitempty"`
-	Unchecked []string             `json:"unchecked"` // what the audit could not find out
+	Unchecked []string             `json:"unchecked"` // limits of this audit
 
-	counting []appliance.Contradiction // by witnesses that count
+	counting []appliance.Contradiction // contradictions by witnesses that the policy has
 }
 
-// found adds to an audit's report which contradictions count, and what was not checked.
+// found returns the report of an audit, with the contradictions that count and the list of unchecked properties.
 func (v *logVerify) found(r appliance.AuditReport) logReport {
 	if r.Damages == nil {
 		r.Damages = []appliance.Damage{}
@@ -44,7 +44,7 @@ func (v *logVerify) found(r appliance.AuditReport) logReport {
 	return report
 }
 
-// counts says whether a contradiction makes the verification fail: with a policy, only one by a witness of the policy.
+// counts reports whether a contradiction fails the verification. With a policy, only its own witnesses count.
 func (w *witnessCheck) counts(c appliance.Contradiction) bool {
 	if w.policy == nil {
 		return true
@@ -57,7 +57,7 @@ func (w *witnessCheck) counts(c appliance.Contradiction) bool {
 	return false
 }
 
-// unwitnessed says for which records it was not checked that others were shown the same history.
+// unwitnessed lists the records for which the audit cannot exclude that others were shown another history.
 func (v *logVerify) unwitnessed(r appliance.AuditReport) (all []string) {
 	found := v.witnesses.found
 	switch {

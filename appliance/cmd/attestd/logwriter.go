@@ -10,28 +10,28 @@ import (
 	"time"
 )
 
-// logWriter is the daemon's log. Its reader, such as journald, may stall or end: a Write never waits for it. Lines go into a buffer, which one
-// goroutine writes. Where the buffer is full, or a write fails, lines are dropped and counted, and a line says how many once others can be
-// written again.
+// logWriter is the daemon's buffered log. Its reader, such as journald, may stall or end, and Write never waits for it.
+// One goroutine writes the buffer. If the buffer is full or a write fails, lines are dropped and counted. After the
+// next successful write, one line reports the count.
 type logWriter struct {
 	to     io.Writer
-	report func(w io.Writer, dropped uint64) // writes that line
-	wake   chan struct{}                     // has one element when there is something to write at once
+	report func(w io.Writer, dropped uint64) // writes the line that reports dropped lines
+	wake   chan struct{}                     // holds one element if the goroutine must write at once
 
 	mu      sync.Mutex
 	waiting []byte
-	timer   *time.Timer   // nil while no line waits that may be late
+	timer   *time.Timer   // nil unless only lines wait that may be late
 	dropped uint64        // not reported yet
 	lost    uint64        // dropped since the start
 	busy    bool          // the goroutine has lines that are not written yet
-	idle    chan struct{} // closed when nothing waits, for close; nil while nothing asks
+	idle    chan struct{} // closed when the buffer is empty and written; nil unless flush waits
 }
 
 const (
-	latest      = 50 * time.Millisecond // how late a line of the access log may be
-	mostWaiting = 32 << 10              // bytes of them
-	mostLines   = 1 << 20               // bytes of all lines that wait for the reader
-	flushLimit  = 2 * time.Second       // how long the end of the process waits for the reader
+	latest      = 50 * time.Millisecond // delay of a line of the access log
+	mostWaiting = 32 << 10              // bytes that wait before later lines are written at once
+	mostLines   = 1 << 20               // bytes of the buffer
+	flushLimit  = 2 * time.Second       // how long the process waits for the reader when it ends
 )
 
 func newLogWriter(to io.Writer, report func(w io.Writer, dropped uint64)) *logWriter {
@@ -40,10 +40,10 @@ func newLogWriter(to io.Writer, report func(w io.Writer, dropped uint64)) *logWr
 	return l
 }
 
-// surviveClosedLog has writes to a standard error whose reader has ended fail: by default, SIGPIPE would end the process.
+// surviveClosedLog makes writes to a closed standard error fail. By default, SIGPIPE would end the process.
 func surviveClosedLog() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
-// Write has a line written at once, with those that wait.
+// Write queues a line, and wakes the goroutine to write the buffer.
 func (l *logWriter) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,7 +52,8 @@ func (l *logWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// later returns what writes lines that may be late: under load, a system call for each line of the access log takes as long as making it.
+// later returns a writer for lines that may be late. Under load, a system call for each line of the access log takes as
+// long as formatting it.
 func (l *logWriter) later() io.Writer { return laterLines{l} }
 
 type laterLines struct{ *logWriter }
@@ -70,7 +71,7 @@ func (l laterLines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// add keeps a line, or drops it. l.mu is held, as in signal's callers but the timer.
+// add appends a line to the buffer, or drops it. The caller holds l.mu.
 func (l *logWriter) add(line []byte) {
 	if len(l.waiting)+len(line) > mostLines {
 		l.drop(1)
@@ -87,7 +88,7 @@ func (l *logWriter) drop(lines uint64) {
 func (l *logWriter) signal() {
 	select {
 	case l.wake <- struct{}{}:
-	default: // there is a signal already
+	default: // the goroutine is woken already
 	}
 }
 
@@ -104,7 +105,7 @@ func (l *logWriter) run() {
 	}
 }
 
-// take returns what waits, and how many lines were dropped after it. The buffer that it gets is used again.
+// take returns the buffered lines, and how many lines were dropped after them. It reuses the buffer written.
 func (l *logWriter) take(written []byte) (lines []byte, dropped uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,7 +114,7 @@ func (l *logWriter) take(written []byte) (lines []byte, dropped uint64) {
 		l.timer = nil
 	}
 	lines, l.waiting = l.waiting, written[:0]
-	if len(lines) > 0 { // else the reader may still be away: it is told with the next line
+	if len(lines) > 0 { // without new lines, the reader may still be away: the count waits for the next line
 		dropped, l.dropped = l.dropped, 0
 	}
 	l.busy = len(lines) > 0
@@ -144,14 +145,14 @@ func (l *logWriter) write(lines []byte, dropped uint64) {
 	}
 }
 
-// linesDropped is how many lines were dropped since the start.
+// linesDropped returns how many lines were dropped since the start.
 func (l *logWriter) linesDropped() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lost
 }
 
-// flush returns once all lines are written, or the limit has passed.
+// flush returns when all lines are written, or when the limit has passed.
 func (l *logWriter) flush(limit time.Duration) {
 	l.mu.Lock()
 	if len(l.waiting) == 0 && !l.busy {

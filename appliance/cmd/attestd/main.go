@@ -1,5 +1,6 @@
-// Command attestd is the attestation appliance: it signs attestations with a key that never leaves an HSM, keeps a
-// tamper-evident journal of every one, and answers GraphQL reads from a local replica, over HTTP. `attestd --help` lists what it does.
+// Command attestd is the attestation appliance. It signs attestations with a key that never leaves an HSM, keeps a
+// tamper-evident journal of them, and answers GraphQL reads from a local replica, over HTTP. `attestd --help` lists its
+// commands.
 package main
 
 import (
@@ -24,24 +25,24 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
-	// exitPIN says that the token refused the PIN. It is apart so that a service manager does not start again
-	// with it: tokens lock after a few wrong tries.
+	// exitPIN says that the token refused the PIN. A service manager must not restart attestd then: tokens lock after a
+	// few wrong PINs.
 	exitPIN = 3
-	// exitInterrupted is what a shell has for SIGINT: a command was interrupted, and says what it has kept.
+	// exitInterrupted is the shell's status for SIGINT. An interrupted command says how much of its work is kept.
 	exitInterrupted = 130
 )
 
 func main() {
-	worker.Main() // the daemon starts this program again, to hold the HSM's library
+	worker.Main() // does not return in a worker process, which holds the HSM's library
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, terminal{os.Stdin, os.Stdout, os.Stderr, os.Environ()}, os.Args[1:]))
 }
 
-// terminal is what a command reads from and writes to.
+// terminal holds the streams and the environment of a command.
 type terminal struct {
 	in       io.Reader
-	out, err io.Writer // results; everything else
+	out, err io.Writer // results; all other messages
 	environ  []string
 }
 
@@ -59,7 +60,7 @@ func run(ctx context.Context, t terminal, args []string) int {
 	return exitInTime(t.err, err, wantsJSON(args))
 }
 
-// exitInTime is exitStatus, but does not wait for ever for the reader of standard error.
+// exitInTime calls exitStatus, but waits at most flushLimit for the reader of standard error.
 func exitInTime(stderr io.Writer, err error, asJSON bool) int {
 	told := make(chan int, 1)
 	go func() { told <- exitStatus(stderr, err, asJSON) }()
@@ -74,7 +75,7 @@ func exitInTime(stderr io.Writer, err error, asJSON bool) int {
 // newRoot builds the tree of commands.
 func newRoot(t terminal) *cobra.Command {
 	app := &app{terminal: t, source: config.Source{Environ: t.environ, Check: daemon.CheckClients}}
-	app.source.SoftHSM, _ = softhsm.Module() // or where it would be
+	app.source.SoftHSM, _ = softhsm.Module() // the module's path, or the path at which packages install it
 	root := &cobra.Command{
 		Use:   "attestd",
 		Short: "The attestation appliance",
@@ -110,7 +111,7 @@ New here? 'attestd dev' starts a complete throwaway appliance on this machine. O
 	return root
 }
 
-// must is for what only a defect of ours can make fail.
+// must panics on an error that only a defect of this program can cause.
 func must(err error) {
 	if err != nil {
 		panic(err)

@@ -9,8 +9,8 @@ import (
 	"github.com/attestd/attestd/appliance/index/dataset"
 )
 
-// makeUp fills a replica with made-up data as of now. It notes under a name in the replica when it began, so that the same call
-// goes on with the same data where one was interrupted.
+// makeUp fills a replica with generated data as of now. It stores its start time in the replica under name, so that a
+// repeated call continues with the same data after an interruption.
 func (a *app) makeUp(ctx context.Context, to dataset.Target, name string, o dataset.GenerateOptions) (written index.Written, err error) {
 	if o.Now, err = begunAt(ctx, to, name); err != nil {
 		return written, err
@@ -25,7 +25,7 @@ func (a *app) makeUp(ctx context.Context, to dataset.Target, name string, o data
 	return written, err
 }
 
-// begunAt is when the data of that name were begun: an earlier time where they were not finished.
+// begunAt returns the stored start time of unfinished data. If none is stored, it stores the present time.
 func begunAt(ctx context.Context, to dataset.Target, name string) (time.Time, error) {
 	noted, found, err := to.Position(ctx, name)
 	if err != nil {
@@ -38,13 +38,13 @@ func begunAt(ctx context.Context, to dataset.Target, name string) (time.Time, er
 	return now, setPosition(ctx, to, name, now.Format(time.RFC3339Nano))
 }
 
-// setPosition sets a position, and removes it where the text is empty.
+// setPosition sets a position. An empty text removes it.
 func setPosition(ctx context.Context, to dataset.Target, name, text string) error {
 	_, err := to.Write(ctx, index.Batch{Positions: map[string]string{name: text}})
 	return err
 }
 
-// countTransfers tells update how many transfers the rows have that a sink has taken.
+// countTransfers wraps sink, and calls update with the number of transfers that sink has taken.
 func countTransfers(all int, update func(done, total int64), sink func([]index.Row) error) func([]index.Row) error {
 	made := int64(0)
 	return func(rows []index.Row) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-// newMan is for the packages, which install a page for each command, and one for the configuration.
+// newMan is used by the packages, which install a page for each command and one for the configuration.
 func newMan(*app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "man FOLDER",
@@ -32,7 +32,7 @@ Their date is $SOURCE_DATE_EPOCH, if set.`,
 				return err
 			}
 			root := cmd.Root()
-			root.DisableAutoGenTag = true // it is the date of the build, again
+			root.DisableAutoGenTag = true // it would add the date of the build to each page
 			header := doc.GenManHeader{Section: "1", Source: "attestd " + version(), Manual: "attestd", Date: &date}
 			if err := doc.GenManTree(root, &header, args[0]); err != nil {
 				return err

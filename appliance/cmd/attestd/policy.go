@@ -50,29 +50,29 @@ before counts as it is.`,
 	return cmd
 }
 
-// tried is what came out.
+// tried is the result of 'policy try'.
 type tried struct {
-	Policy       string       `json:"policy"` // its version; empty for a screening list alone
+	Policy       string       `json:"policy"` // version of the policy; empty if only a screening list was tried
 	Attestations int          `json:"attestations"`
 	Refused      int          `json:"refused"`
-	Rules        []triedRule  `json:"rules"` // that refuse any
+	Rules        []triedRule  `json:"rules"` // rules that refuse at least one attestation
 	Entries      []triedEntry `json:"entries"`
 	Warnings     []triedEntry `json:"warnings"`
 }
 
-// triedRule is how many a rule refuses.
+// triedRule counts the attestations that a rule refuses.
 type triedRule struct {
 	Code    appliance.Code `json:"code"`
 	Refused int            `json:"refused"`
 }
 
-// triedEntry is an attestation that would be refused, or be warned of. It has no addresses.
+// triedEntry is an attestation that would be refused, or cause a warning. It has no addresses.
 type triedEntry struct {
 	ID      uuid.UUID      `json:"id"`
 	Time    time.Time      `json:"time"`
 	KeyID   string         `json:"keyId"`
 	Code    appliance.Code `json:"code"`
-	FirstID *uuid.UUID     `json:"firstId,omitempty"` // for a second beneficiary: the address's first attestation
+	FirstID *uuid.UUID     `json:"firstId,omitempty"` // for a second beneficiary: the first attestation of the address
 }
 
 func (a *app) tryPolicy(cmd *cobra.Command, file string, since time.Time) error {

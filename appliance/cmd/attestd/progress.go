@@ -9,7 +9,7 @@ import (
 	"golang.org/x/term"
 )
 
-// What is counted while a command works.
+// Units of progress.
 const (
 	unitBytes     = "bytes"
 	unitRows      = "rows"
@@ -18,31 +18,31 @@ const (
 	unitBlocks    = "blocks"
 )
 
-// A terminal of fewer columns than roomy has no room for how fast it goes and when it will be done.
+// Terminals with fewer columns than roomy show neither the rate nor the remaining time.
 const roomy = 72
 
-// progress returns a callback that draws a bar on a terminal and does nothing elsewhere, and what ends it.
+// progress returns a callback that draws a bar on a terminal and does nothing elsewhere. end finishes the line.
 func (a *app) progress(what, unit string) (update func(done, total int64), end func()) {
 	if !isTerminal(a.err) {
 		return func(int64, int64) {}, func() {}
 	}
 	bar := progressbar.NewOptions64(1, a.barOptions(what, unit)...)
-	bar.StartWithoutRender() // so that the first update has a rate
+	bar.StartWithoutRender() // gives the first update a rate
 	drawn := false
 	update = func(done, total int64) {
 		drawn = true
 		bar.ChangeMax64(max(total, 1))
-		_ = bar.Set64(done) // fails only when the terminal does
+		_ = bar.Set64(done) // fails only if the terminal fails
 	}
 	return update, func() {
-		_ = bar.Exit() // leaves it where it is: what was interrupted is not complete
+		_ = bar.Exit() // leaves the bar as it is: interrupted work is not complete
 		if drawn {
 			fmt.Fprintln(a.err)
 		}
 	}
 }
 
-// barOptions fit the bar into the terminal's line: a longer one would leave its pieces on the screen.
+// barOptions fit the bar into one line of the terminal. A longer bar would leave its pieces on the screen.
 func (a *app) barOptions(what, unit string) []progressbar.Option {
 	options := []progressbar.Option{
 		progressbar.OptionSetWriter(a.err), progressbar.OptionSetDescription(what), progressbar.OptionShowCount(),
@@ -60,7 +60,7 @@ func (a *app) barOptions(what, unit string) []progressbar.Option {
 	return append(options, progressbar.OptionSetPredictTime(true))
 }
 
-// columns is how many columns a terminal has; 0 where w is none.
+// columns returns the width of a terminal; 0 if w is no terminal.
 func columns(w any) int {
 	f, ok := w.(*os.File)
 	if !ok {

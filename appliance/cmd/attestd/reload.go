@@ -68,10 +68,11 @@ func (a *app) confirmRules(confirmed daemon.Confirmed) error {
 	return daemon.ConfirmRules(c, confirmed)
 }
 
-// reloadDaemon asks the daemon also where the configuration is wrong: it refuses it itself, and its log tells.
+// reloadDaemon asks the daemon to reload even if the configuration is invalid, so that the daemon refuses it and logs
+// why.
 func (a *app) reloadDaemon(ctx context.Context) (needRestart []string, err error) {
 	c, wrong := a.config(nil)
-	if c == nil { // not even the socket is known; what the file does not set is likely to be right
+	if c == nil { // the socket is not known; the default is likely to be right
 		if c, err = a.source.LoadFile(os.DevNull, nil); err != nil {
 			return nil, wrong
 		}

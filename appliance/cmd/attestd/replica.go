@@ -33,18 +33,18 @@ While the daemon runs these commands go through its admin socket; while it does 
 		newReplicaStatus(a), newReplicaSync(a), newReplicaVerify(a), newReplicaImport(a), newReplicaExport(a), newReplicaGenerate(a))
 }
 
-// replicaBackend is what the replica commands work through.
+// replicaBackend serves the replica commands.
 type replicaBackend interface {
 	dataset.Target
 	ReplicaStatus(ctx context.Context) (wire.ReplicaStatus, error)
 	// VerifyReplica compares the replica with its upstream; see client.Admin.
 	VerifyReplica(ctx context.Context, sample int, progress func(done, total int64)) (follower.Report, error)
-	// ReplicaRecords writes all rows as they are at one moment, NDJSON.
+	// ReplicaRecords writes a consistent snapshot of all rows as NDJSON.
 	ReplicaRecords(ctx context.Context, w io.Writer) error
 	io.Closer
 }
 
-// withReplica is the body of a command that needs the replica.
+// withReplica runs do with a replica backend, and closes it.
 func (a *app) withReplica(cmd *cobra.Command, do func(replicaBackend) error) error {
 	c, err := a.config(nil)
 	if err != nil {
@@ -66,7 +66,7 @@ func (a *app) openReplica(ctx context.Context, c *config.Config) (replicaBackend
 	if !errors.Is(err, client.ErrNotRunning) {
 		return nil, fmt.Errorf("admin socket %s: %w", c.Admin.Socket, err)
 	}
-	if !files.Exists(daemon.ReplicaPath(c)) { // as backend
+	if !files.Exists(daemon.ReplicaPath(c)) { // as in backend: opening would create the file
 		if err := daemon.RequireSetup(&a.source, c); err != nil {
 			return nil, err
 		}
@@ -79,18 +79,18 @@ func (a *app) openReplica(ctx context.Context, c *config.Config) (replicaBackend
 	return offlineReplica{dataset.Into(opened), opened, c}, nil
 }
 
-// offlineMemory is what an import may allocate, which would grow with the replica. Two thirds of it are the rows and pages of a batch at ten
-// million transfers.
+// offlineMemory limits the memory of an import, in bytes; without it, memory would grow with the replica. At ten
+// million transfers, two thirds of it are the rows and pages of a batch.
 const offlineMemory = 384 << 20
 
-// offlineReplica is the replica without a daemon.
+// offlineReplica is the replica backend that opens the file while no daemon runs.
 type offlineReplica struct {
 	dataset.Target
 	replica *replica.Store
 	config  *config.Config
 }
 
-// ReplicaStatus has of a follower what an earlier one has left in the file.
+// ReplicaStatus reports the follower's state as the last follower stored it in the file.
 func (f offlineReplica) ReplicaStatus(ctx context.Context) (wire.ReplicaStatus, error) {
 	held, err := index.StatusOf(ctx, f.replica)
 	status := wire.ReplicaStatus{Status: held}
@@ -113,7 +113,7 @@ func (f offlineReplica) VerifyReplica(ctx context.Context, sample int, progress 
 	})
 }
 
-// upstream is what the file is, or could be, filled from.
+// upstream opens the configured upstream of the replica.
 func (f offlineReplica) upstream() (*upstream.Client, error) {
 	if f.config.GraphQL.Upstream == "" {
 		return nil, errors.New("there is no upstream: graphql.upstream is not set")
@@ -190,7 +190,7 @@ nothing. An import that was interrupted goes on where it was. A bad line stops i
 	return cmd
 }
 
-// remoteBatch is how many rows go through the admin socket at once.
+// remoteBatch is the number of rows in one request over the admin socket.
 const remoteBatch = 5000
 
 func (a *app) importRows(ctx context.Context, to replicaBackend, file string, o dataset.ImportOptions) error {
@@ -274,7 +274,7 @@ func (c *lineCounter) Write(p []byte) (int, error) {
 	return c.w.Write(p)
 }
 
-// writeRows writes a file of rows and says how many there are.
+// writeRows writes a file of rows, and prints their number.
 func (a *app) writeRows(ctx context.Context, name, unit string, write func(w io.Writer, update func(done, total int64)) (int64, error)) error {
 	update, end := a.progress("write", unit)
 	var count int64
@@ -337,7 +337,7 @@ func generateRows(ctx context.Context, o dataset.GenerateOptions, w io.Writer, u
 	return count, err
 }
 
-// generate fills the replica and says what came of it.
+// generate fills the replica with generated data, and prints the result.
 func (a *app) generate(ctx context.Context, to replicaBackend, o dataset.GenerateOptions) error {
 	if _, remote := to.(*client.Admin); remote {
 		o.BatchRows = remoteBatch

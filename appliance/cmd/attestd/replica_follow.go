@@ -18,7 +18,7 @@ import (
 	"github.com/attestd/attestd/appliance/text"
 )
 
-// syncGiveUp is how long 'attestd replica sync' bears an upstream that fails. The daemon never gives up.
+// syncGiveUp is how long 'attestd replica sync' retries a failing upstream. The daemon never gives up.
 const syncGiveUp = 2 * time.Minute
 
 func newReplicaSync(a *app) *cobra.Command {
@@ -55,8 +55,8 @@ is in step.`, syncGiveUp),
 	return cmd
 }
 
-// configFor is the configuration with another upstream, unless its address is empty. The headers stay with the upstream
-// for which they were configured: they may be secret.
+// configFor replaces graphql.upstream, unless address is empty. The configured headers may be secret, so they are not
+// sent to another upstream.
 func (a *app) configFor(address string) (*config.Config, error) {
 	if address == "" {
 		return a.config(nil)
@@ -85,7 +85,7 @@ func (a *app) sync(cmd *cobra.Command, backend replicaBackend, address string) e
 	return a.syncFile(cmd.Context(), file)
 }
 
-// syncFile follows in this process, until all is there.
+// syncFile follows the upstream in this process until the replica is in step.
 func (a *app) syncFile(ctx context.Context, file offlineReplica) error {
 	upstream, err := file.upstream()
 	if err != nil {
@@ -107,7 +107,7 @@ func (a *app) syncFile(ctx context.Context, file offlineReplica) error {
 	return a.printSynced(status, time.Since(began))
 }
 
-// watchSync shows how a follower in this process gets on, until it is told to end.
+// watchSync shows the progress of a follower in this process until end is called.
 func (a *app) watchSync(status func() follower.Status) (end func()) {
 	show, endBar := a.syncProgress()
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -131,10 +131,10 @@ func (a *app) watchSync(status func() follower.Status) (end func()) {
 	}
 }
 
-// syncLook is how often the progress is looked at.
+// syncLook is the interval between two polls of the progress.
 const syncLook = 200 * time.Millisecond
 
-// syncProgress draws a bar on a terminal, and says once when the upstream begins to fail.
+// syncProgress draws a bar on a terminal, and prints a line when the upstream begins to fail.
 func (a *app) syncProgress() (show func(follower.Status), end func()) {
 	update, end := a.progress("sync", unitRows)
 	failing := false
@@ -149,7 +149,7 @@ func (a *app) syncProgress() (show func(follower.Status), end func()) {
 	}, end
 }
 
-// syncDaemon waits until the daemon has all that the upstream had when the command was given.
+// syncDaemon waits until the daemon has everything that the upstream had when the command began.
 func (a *app) syncDaemon(ctx context.Context, daemon *client.Admin) error {
 	began := time.Now()
 	before, err := daemon.SyncReplica(ctx)
@@ -169,7 +169,7 @@ func (a *app) syncDaemon(ctx context.Context, daemon *client.Admin) error {
 func waitInStep(ctx context.Context, daemon *client.Admin, s follower.Status, began time.Time, show func(follower.Status)) (follower.Status, error) {
 	tick := time.NewTicker(syncLook)
 	defer tick.Stop()
-	working := began // the last moment without a failure
+	working := began // time of the last poll without a failure
 	for s.Backfilled.IsZero() || s.InStep.Before(began) {
 		show(s)
 		if !s.Failing {
@@ -195,7 +195,7 @@ func waitInStep(ctx context.Context, daemon *client.Admin, s follower.Status, be
 	return s, nil
 }
 
-// synced is the result of 'attestd replica sync': Written counts what the command has seen written.
+// synced is the result of 'attestd replica sync'. Written counts the rows that were written while the command ran.
 type synced struct {
 	follower.Status
 	Seconds   float64 `json:"seconds"`
@@ -216,7 +216,7 @@ func (a *app) printSynced(s follower.Status, took time.Duration) error {
 	})
 }
 
-// followerFields are what 'attestd replica status' shows of a follower.
+// followerFields are the fields of a follower in 'attestd replica status'.
 func followerFields(s follower.Status, running bool) [][2]string {
 	if !running {
 		return [][2]string{{"upstream", s.Upstream}, {"follower", "not running, as the daemon is not"}, {"in step", text.Age(s.InStep)}}
@@ -240,7 +240,7 @@ func followerFields(s follower.Status, running bool) [][2]string {
 	}
 }
 
-// nonZero is a number as fields shows it; empty for none.
+// nonZero formats a number for fields. It returns an empty text for 0.
 func nonZero[N int | uint64](n N) string {
 	if n == 0 {
 		return ""
@@ -290,8 +290,8 @@ func (a *app) verifyReplica(ctx context.Context, backend replicaBackend, sample 
 	return err
 }
 
-// mostShown is how many differences, and how many unverified rows, are shown as text. All that the report lists are
-// in its JSON.
+// mostShown limits the differences and the unverified rows in the text form. The JSON form has all that the report
+// lists.
 const mostShown = 20
 
 func writeReport(w io.Writer, r follower.Report) {
@@ -320,7 +320,7 @@ func writeReport(w io.Writer, r follower.Report) {
 	fmt.Fprintf(w, "\n%s\n", strings.Join(verdict(r), "\n"))
 }
 
-// verdict says what a report means and what to do, a line for each thing.
+// verdict explains a report and its remedies, one line each.
 func verdict(r follower.Report) (lines []string) {
 	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	if r.OK() {

@@ -103,7 +103,7 @@ func (r restore) run(ctx context.Context, name string) error {
 		return err
 	}
 	options.HSM = log.Signer()
-	defer func() { _ = log.Close() }() // its process was killed where this fails
+	defer func() { _ = log.Close() }() // if it fails, the module's process was killed
 	var done archive.Restored
 	if c.Store.URL != "" {
 		done, err = daemon.RestoreDatabase(ctx, c, f, options)
@@ -135,7 +135,7 @@ func (r restore) run(ctx context.Context, name string) error {
 	})
 }
 
-// identities are those that decrypt the backup's log key.
+// identities returns the age identities that decrypt the backup's log key.
 func (r restore) identities(c *config.Config) ([]age.Identity, error) {
 	file := r.passphraseFile
 	switch {
@@ -160,14 +160,14 @@ func (r restore) identities(c *config.Config) ([]age.Identity, error) {
 	return []age.Identity{by}, err
 }
 
-// recordRestored has the journal say that it is a copy, and of when.
+// recordRestored writes an event to the journal. Its details are the time and the number of records of the backup.
 func recordRestored(ctx context.Context, c *config.Config, done archive.Restored) error {
 	return daemon.RecordEvent(ctx, c, appliance.Event{Kind: appliance.EventRestored, By: operator(), Details: map[string]string{
 		"backup": done.Time.UTC().Format(time.RFC3339), "records": strconv.FormatInt(done.Records, 10),
 	}})
 }
 
-// explain says which flags allow what was refused.
+// explain adds the flags that allow a refused restore.
 func (r restore) explain(name string, err error) error {
 	inPlace, ok := errors.AsType[*archive.InPlaceError](err)
 	switch {
@@ -184,7 +184,7 @@ func (r restore) explain(name string, err error) error {
 		"a client's repeated request would be signed again; --discard-newer says that this is meant", inPlace.Lost)
 }
 
-// refuseWhileRunning returns an error unless no daemon uses the files.
+// refuseWhileRunning returns an error unless the admin socket shows that no daemon runs.
 func refuseWhileRunning(ctx context.Context, c *config.Config, what string) error {
 	running := client.NewAdmin(c.Admin.Socket)
 	defer func() { _ = running.Close() }()

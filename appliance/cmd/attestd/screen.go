@@ -10,22 +10,22 @@ import (
 	"golang.org/x/term"
 )
 
-// screen is a terminal that is drawn anew again and again. Where it is closed, the terminal is as it was.
+// screen is a terminal that is redrawn repeatedly. close restores the terminal.
 type screen struct {
 	out   *os.File
-	in    *os.File // nil where keys cannot be read
+	in    *os.File // nil if keys cannot be read
 	state *term.State
 	quit  chan struct{} // closed by q and by Ctrl-C
-	key   atomic.Int32  // the one that ended it; 0 for none
+	key   atomic.Int32  // the key that closed quit; 0 for none
 }
 
-// Keys that end what is drawn.
+// Keys that close the screen.
 const (
 	keyCtrlC = 3
 	keyQuit  = 'q'
 )
 
-// openScreen returns nil where the result does not go to a terminal.
+// openScreen returns nil if standard output is no terminal.
 func (a *app) openScreen() *screen {
 	if !isTerminal(a.out) {
 		return nil
@@ -38,7 +38,7 @@ func (a *app) openScreen() *screen {
 			go s.readKeys()
 		}
 	}
-	fmt.Fprint(s.out, "\x1b[?1049h\x1b[?25l") // the other screen, no cursor
+	fmt.Fprint(s.out, "\x1b[?1049h\x1b[?25l") // alternate screen, no cursor
 	return s
 }
 
@@ -46,7 +46,7 @@ func (s *screen) readKeys() {
 	var key [1]byte
 	for {
 		if _, err := io.ReadFull(s.in, key[:]); err != nil {
-			return // and no key ends it any more
+			return // from now on, no key closes the screen
 		}
 		if key[0] == keyCtrlC || key[0] == keyQuit {
 			s.key.Store(int32(key[0]))
@@ -59,11 +59,11 @@ func (s *screen) readKeys() {
 func (s *screen) close() {
 	fmt.Fprint(s.out, "\x1b[?25h\x1b[?1049l")
 	if s.state != nil {
-		_ = term.Restore(int(s.in.Fd()), s.state) // fails only when the terminal does
+		_ = term.Restore(int(s.in.Fd()), s.state) // fails only if the terminal fails
 	}
 }
 
-// size is 80 by 24 where the terminal does not say.
+// size returns 80 by 24 if the terminal does not report its size.
 func (s *screen) size() (width, height int) {
 	width, height, err := term.GetSize(int(s.out.Fd()))
 	if err != nil || width < 1 || height < 1 {
@@ -72,7 +72,7 @@ func (s *screen) size() (width, height int) {
 	return width, height
 }
 
-// draw shows a text, cut to what fits.
+// draw shows a text, cut to the size of the terminal.
 func (s *screen) draw(text string) {
 	width, height := s.size()
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")

@@ -69,7 +69,7 @@ API instead of server.listen.`,
 	return cmd
 }
 
-// newLogger writes text to a terminal and JSON elsewhere, unless told.
+// newLogger logs text to a terminal and JSON elsewhere, unless log.format says otherwise.
 func newLogger(c *config.Config, w io.Writer) *slog.Logger {
 	return newLeveledLogger(c, w, new(slog.LevelVar))
 }
@@ -80,7 +80,7 @@ func newLeveledLogger(c *config.Config, w io.Writer, level *slog.LevelVar) *slog
 	return logTo(c, w, isTerminal(w), level)
 }
 
-// logTo returns the logger that writes to w; shown says that a person reads it at a terminal.
+// logTo returns the logger that writes to w. shown says that w is a terminal.
 func logTo(c *config.Config, w io.Writer, shown bool, level *slog.LevelVar) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level}
 	if c.Log.Format == "text" || c.Log.Format == "auto" && shown {

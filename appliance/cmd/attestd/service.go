@@ -14,12 +14,12 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// atToken reruns this program, with these arguments, as the user as whom the daemon runs, and with the PIN where it
-// is a credential. It returns done when it has: then err is how that ended, a ChildStatus where the child has told why,
-// and the caller has nothing more to do.
+// atToken runs this program again with args as the daemon's user, if root runs it. If the PIN is a systemd credential,
+// the child gets it. done reports whether the child ran; then err is its result, and the caller returns it. A
+// ChildStatus means that the child has printed its error.
 //
-// What a library of an HSM writes, such as SoftHSM's token files, must belong to the daemon; what root writes there the
-// daemon cannot open. And only the daemon's own process is given a credential by systemd; root can decrypt it.
+// An HSM library such as SoftHSM writes token files, which the daemon could not open if they belonged to root. systemd
+// gives a credential only to the daemon's own process, but root can decrypt it.
 func (a *app) atToken(ctx context.Context, c *config.Config, uri hsm.URI, stdin io.Reader, args ...string) (done bool, err error) {
 	owner, err := service.UserOf(c.DataDir)
 	if err != nil {
@@ -48,7 +48,7 @@ func (a *app) atToken(ctx context.Context, c *config.Config, uri hsm.URI, stdin 
 	})
 }
 
-// self is this program with the configuration in effect.
+// self returns a command that runs this program with the same configuration.
 func (a *app) self(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	program, err := os.Executable()
 	if err != nil {

@@ -101,7 +101,7 @@ func addSetupFlags(cmd *cobra.Command, o *setup.Options) {
 	f.StringVar(&o.APIKeyFile, "api-key-file", "", "file for the first API key's token; - shows it once (default: api-key beside the configuration)")
 }
 
-// setup hands the package what only a command has: the terminal, and this program to run again.
+// setup passes the terminal, and ways to run this program again, to setup.Run.
 func (a *app) setup(ctx context.Context, o setup.Options) error {
 	machine := setup.Machine{
 		Subject: a.subject(), In: a.in, Err: a.err, ReadPIN: a.readPIN, InitToken: a.initToken,
@@ -120,7 +120,7 @@ func (a *app) setup(ctx context.Context, o setup.Options) error {
 	return nil
 }
 
-// initToken runs 'hsm init', which does its work as the service's user.
+// initToken runs 'hsm init' in a child process, which works as the service's user.
 func (a *app) initToken(ctx context.Context, soPIN []byte) (result hsm.InitResult, err error) {
 	machine := *a
 	machine.output = "json"
@@ -136,7 +136,7 @@ func (a *app) initToken(ctx context.Context, soPIN []byte) (result hsm.InitResul
 	return result, json.Unmarshal(stdout.Bytes(), &result)
 }
 
-// initFailure keeps the exit status of a PIN that was refused.
+// initFailure returns PINRefused if the child exited with exitPIN.
 func initFailure(err error, said string) error {
 	if exit, isExit := errors.AsType[*exec.ExitError](err); isExit && exit.ExitCode() == exitPIN {
 		return &setup.PINRefused{Said: said}
@@ -147,7 +147,7 @@ func initFailure(err error, said string) error {
 	return errors.New(said)
 }
 
-// writeSetup tells what doctor found to the person, and what comes next as the result.
+// writeSetup writes doctor's findings to standard error, and the next steps to w as the result.
 func (a *app) writeSetup(w io.Writer, o setup.Options, r setup.Result) {
 	var troubles []doctor.Finding
 	for _, f := range r.Checks {

@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/appliance/daemon"
 )
 
-// watchInterval is how often --watch looks.
+// watchInterval is the interval between two polls of --watch.
 const watchInterval = time.Second
 
 func newStatus(a *app) *cobra.Command {
@@ -61,13 +61,13 @@ object with --output json.`,
 	return cmd
 }
 
-// glance is what can be told of an appliance.
+// glance is the status of an appliance.
 type glance struct {
 	status *wire.Status // nil while no daemon runs
-	files  *filesGlance // nil while one does
+	files  *filesGlance // nil while a daemon runs
 }
 
-// glanceAt asks the daemon, or reads the files while none runs. Its error says that a daemon may run and cannot be asked.
+// glanceAt asks the daemon, or reads the files if none runs. An error means that a daemon may run but does not answer.
 func glanceAt(ctx context.Context, c *config.Config, admin *client.Admin) (glance, error) {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
@@ -85,7 +85,7 @@ func (g glance) signing() wire.Signing {
 	return g.status.Signing
 }
 
-// document is what --output json shows.
+// document is the value that --output json shows.
 func (g glance) document() any {
 	if g.status != nil {
 		return g.status
@@ -93,7 +93,7 @@ func (g glance) document() any {
 	return g.files
 }
 
-// watchStatus looks until it is interrupted. A daemon that cannot be asked is asked again.
+// watchStatus polls until the user interrupts it. If the daemon does not answer, it keeps polling.
 func (a *app) watchStatus(ctx context.Context, c *config.Config, admin *client.Admin) error {
 	var s *screen
 	var quit chan struct{}
@@ -122,10 +122,10 @@ func (a *app) watchStatus(ctx context.Context, c *config.Config, admin *client.A
 	}
 }
 
-// errInterrupted ends a command that has kept nothing and lost nothing.
+// errInterrupted ends a command that has neither kept nor lost work.
 func errInterrupted() error { return interruptedError{errors.New("interrupted")} }
 
-// ended is nil after q. Ctrl-C is a key of a terminal in raw mode, and else a signal.
+// ended returns nil if q closed the screen. In raw mode, Ctrl-C is a key; elsewhere it is a signal.
 func (s *screen) ended() error {
 	if s.key.Load() == keyQuit {
 		return nil

@@ -17,15 +17,15 @@ import (
 	"github.com/attestd/attestd/store/highwater"
 )
 
-// filesGlance is what an appliance's files tell without a daemon. Its JSON has the names of wire.Status.
+// filesGlance is the status that an appliance's files show without a daemon. Its JSON has the names of wire.Status.
 type filesGlance struct {
 	Signing wire.Signing        `json:"signing"`
-	Journal *wire.JournalStatus `json:"journal,omitempty"` // as it was last published; nil where nothing was, or it cannot be read
-	Stopped string              `json:"stopped,omitempty"` // why the next daemon would not attest either
+	Journal *wire.JournalStatus `json:"journal,omitempty"` // nil if never published, or unreadable
+	Stopped string              `json:"stopped,omitempty"` // why a daemon that starts now would not attest
 	Machine *wire.Machine       `json:"machine"`
 }
 
-// readFiles takes no lock and makes no file: a daemon that is starting is not disturbed.
+// readFiles takes no lock and creates no file, so that it does not disturb a daemon that is starting.
 func readFiles(ctx context.Context, c *config.Config, now time.Time) *filesGlance {
 	f := &filesGlance{Signing: wire.Signing{
 		State: wire.SigningNotRunning, Why: "no daemon runs, nothing answers on " + c.Admin.Socket, Remedy: "systemctl start attestd; where that fails: attestd doctor",
@@ -38,7 +38,7 @@ func readFiles(ctx context.Context, c *config.Config, now time.Time) *filesGlanc
 	}
 	f.Machine = daemon.Machine(c, ends, now)
 	if owner, err := service.UserOf(c.DataDir); err == nil {
-		_ = owner.Do(func() error { f.Journal = published(c); return nil }) // what cannot be read is left out
+		_ = owner.Do(func() error { f.Journal = published(c); return nil }) // an unreadable journal is left out
 	}
 	if c.Store.URL != "" {
 		return f // the database is not asked
@@ -53,7 +53,7 @@ func readFiles(ctx context.Context, c *config.Config, now time.Time) *filesGlanc
 	return f
 }
 
-// published is the journal as the high-water mark has it.
+// published reads the journal's size and root hash from the high-water mark.
 func published(c *config.Config) *wire.JournalStatus {
 	secret, err := os.ReadFile(filepath.Join(c.DataDir, archive.LogKeyFile))
 	if err != nil {

@@ -12,10 +12,11 @@ import (
 	"github.com/attestd/attestd/appliance/text"
 )
 
-// statusWidth is that of a small terminal, which the output keeps to.
+// statusWidth is the number of columns of a small terminal, which bounds the output.
 const statusWidth = 80
 
-// write says whether it signs, and what to type next where it does not, and then how the parts are.
+// write says first whether the appliance signs, with the next command to type if it does not. Then it describes the
+// parts.
 func (g glance) write(w io.Writer, now time.Time) {
 	signing := g.signing()
 	if signing.State == wire.SigningReady {
@@ -30,13 +31,13 @@ func (g glance) write(w io.Writer, now time.Time) {
 	}
 	fields(w, statusRows(*g.status, now))
 	for _, part := range slices.Sorted(maps.Keys(g.status.Failing)) {
-		if part != "hsm" && part != "journal" && part != "stop" { // of which the first line tells
+		if part != "hsm" && part != "journal" && part != "stop" { // the first line covers these
 			paragraph(w, part+": "+text.OneLine(g.status.Failing[part]))
 		}
 	}
 }
 
-// paragraph writes a text that may be long.
+// paragraph writes a text, wrapped to statusWidth.
 func paragraph(w io.Writer, s string) {
 	for _, line := range text.Wrap(s, statusWidth) {
 		fmt.Fprintln(w, line)
@@ -93,7 +94,7 @@ func auditRow(a *wire.Audit, now time.Time) string {
 	return fmt.Sprintf("%d records are whole, %s", a.Records, since(a.Time, now))
 }
 
-// readsRow keeps to a line: the upstream's address is cut where it is long.
+// readsRow fits one line: it cuts a long upstream address.
 func readsRow(r wire.ReadsStatus) string {
 	switch {
 	case r.Replica == nil && r.Upstream != "":
@@ -132,7 +133,7 @@ func machineRows(m *wire.Machine) (rows [][2]string) {
 	return rows
 }
 
-// rows are what the files tell.
+// rows are the fields that the files show.
 func (f filesGlance) rows() (rows [][2]string) {
 	if j := f.Journal; j != nil {
 		rows = append(rows, [2]string{"journal", fmt.Sprintf("%d records were published", j.Records)}, [2]string{"root", j.RootHash})
@@ -143,7 +144,7 @@ func (f filesGlance) rows() (rows [][2]string) {
 	return append(rows, machineRows(f.Machine)...)
 }
 
-// line is all that there is room for where each look has one.
+// line is the one-line form, for a watch without a terminal.
 func (g glance) line(now time.Time) string {
 	at, signing := text.Time(now), g.signing()
 	if signing.State != wire.SigningReady {

@@ -28,7 +28,7 @@ where everybody on the machine reads them: put them into a passfile (PGPASSFILE,
 		newStoreInit(a), newStoreMigrate(a), newStoreCopy(a), newStoreStatus(a))
 }
 
-// databaseFlag is what a URL on the command line must be.
+// databaseFlag checks a database URL from the command line. It refuses one with a password.
 func databaseFlag(cmd *cobra.Command, flag, url string) error {
 	switch u := config.DatabaseURL(url); {
 	case url == "":
@@ -253,15 +253,15 @@ API keys. It asks the daemon while it runs.`,
 	}
 }
 
-// statusTimeout bounds what a person waits for.
+// statusTimeout bounds the wait for a status.
 const statusTimeout = 20 * time.Second
 
-// storeStatus is what 'store status' shows.
+// storeStatus is the result of 'store status'.
 type storeStatus struct {
 	Store    string `json:"store"`            // bolt or postgres
 	At       string `json:"at"`               // the file, or the URL without its password
 	Schema   *int64 `json:"schema,omitempty"` // version of the tables
-	Newest   *int64 `json:"newest,omitempty"` // that this attestd knows
+	Newest   *int64 `json:"newest,omitempty"` // newest version that this attestd knows
 	Log      string `json:"log"`
 	Records  int64  `json:"records"`
 	RootHash string `json:"rootHash"`

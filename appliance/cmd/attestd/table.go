@@ -10,18 +10,18 @@ import (
 	"github.com/attestd/attestd/appliance/text"
 )
 
-// page is where a result is written as text. It keeps the first error of a sequence of writes.
+// page writes a result as text. It keeps the first error of a sequence of writes.
 type page struct {
 	w       io.Writer
-	columns int // that there is room for; 0 for as many as it takes: whoever reads a pipe wants a row on a line
+	columns int // available columns; 0 means unlimited, so that a pipe gets one row per line
 	err     error
 }
 
-// page is standard output: as wide as the terminal, or as $COLUMNS says.
+// page returns standard output. It is as wide as the terminal, or as $COLUMNS.
 func (a *app) page() *page {
 	width := columns(a.out)
 	if width == 0 {
-		width, _ = strconv.Atoi(a.source.Getenv("COLUMNS")) // what is no number says nothing
+		width, _ = strconv.Atoi(a.source.Getenv("COLUMNS")) // if it is no number, the width stays 0
 	}
 	return &page{w: a.out, columns: max(0, width)}
 }
@@ -35,7 +35,7 @@ func (p *page) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// room is how many columns w has; 0 for as many as it takes.
+// room returns how many columns w has; 0 means unlimited.
 func room(w io.Writer) int {
 	if p, is := w.(*page); is {
 		return p.columns
@@ -43,10 +43,10 @@ func room(w io.Writer) int {
 	return columns(w)
 }
 
-const gap = 2 // between columns, and before what is folded
+const gap = 2 // between columns, and before folded lines
 
-// table writes rows under a header, aligned. Where there is no room for a row on a line, it goes on beneath, indented: nothing is
-// cut off, for what is shown is to be copied.
+// table writes aligned rows under a header. A row that is wider than w continues on indented lines below. No cell is
+// cut, since people copy the values.
 func table(w io.Writer, header string, rows [][]string) {
 	all := append([][]string{strings.Split(header, "\t")}, rows...)
 	widths := make([]int, len(all[0]))
@@ -64,7 +64,7 @@ func table(w io.Writer, header string, rows [][]string) {
 	}
 }
 
-// fold says which columns stand on which line: as many on each as there is room for.
+// fold distributes the columns over lines, with as many on each as fit.
 func fold(widths []int, room int) (lines [][]int) {
 	used := 0
 	for i, width := range widths {
@@ -81,7 +81,7 @@ func fold(widths []int, room int) (lines [][]int) {
 	return lines
 }
 
-// writeLine writes one line of a row. A cell for which there is no room on a line of its own is broken between its words.
+// writeLine writes one line of a row. If a single cell is wider than the line, it is broken between words.
 func writeLine(w io.Writer, row []string, widths, line []int, folded bool, room int) {
 	indent := ""
 	if folded {
@@ -115,7 +115,7 @@ func fields(w io.Writer, pairs [][2]string) {
 	outline(w, rows)
 }
 
-// outline writes rows whose last cell is a text, which goes on beneath itself where there is no room for it.
+// outline writes rows whose last cell is a text. If the text is too wide, it continues on the next line, in the same column.
 func outline(w io.Writer, rows [][]string) {
 	if len(rows) == 0 {
 		return
@@ -140,7 +140,7 @@ func outline(w io.Writer, rows [][]string) {
 	}
 }
 
-// lines are a value's: one, unless there is a terminal and the value is wider. An empty value has none.
+// lines wraps a value to width, unless width is 0 or less. An empty value has no lines.
 func lines(value string, width int) []string {
 	if value == "" {
 		return nil

@@ -11,17 +11,17 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// followInterval is how often --follow looks for new records.
+// followInterval is the interval between two polls of --follow.
 const followInterval = time.Second
 
-// tail goes on with what a running daemon's journal gets. A daemon that is away comes back, with the same log.
+// tail follows a running daemon's journal. If the daemon stops, tail waits until it is back, with the same log.
 type tail struct {
 	*app
 	backend backend
-	seen    []byte // the checkpoint up to which all was written
+	seen    []byte // checkpoint of the last records that were written
 }
 
-// newTail begins behind what is there now. Its error says that no daemon runs.
+// newTail begins after the present end of the journal. It returns an error if no daemon runs.
 func (a *app) newTail(ctx context.Context, o backend) (*tail, error) {
 	if _, running := o.(*client.Admin); !running {
 		return nil, errors.New("--follow needs the daemon, which would not start while the journal is read here: systemctl start attestd")
@@ -30,7 +30,8 @@ func (a *app) newTail(ctx context.Context, o backend) (*tail, error) {
 	return &tail{a, o, checkpoint}, err
 }
 
-// follow calls write whenever there is more, until ctx ends or write fails with what is unwritten.
+// follow calls write whenever the journal has grown. It returns when ctx ends, or when write returns an unwritten
+// error.
 func (t *tail) follow(ctx context.Context, write func() error) error {
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()

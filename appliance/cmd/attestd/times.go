@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// parseExpiry reads a time to come: itself, or how long it is from now. Empty is the zero time.
+// parseExpiry reads a time in the future: an absolute time, or a duration from now. Empty means the zero time.
 func parseExpiry(s string, now time.Time) (time.Time, error) {
 	return parseMoment(s, func(days int, d time.Duration) time.Time { return now.AddDate(0, 0, days).Add(d) })
 }
 
-// parsePast reads a time of the past: itself, or how long ago it was. Empty is the zero time.
+// parsePast reads a time in the past: an absolute time, or a duration before now. Empty means the zero time.
 func parsePast(s string, now time.Time) (time.Time, error) {
 	return parseMoment(s, func(days int, d time.Duration) time.Time { return now.AddDate(0, 0, -days).Add(-d) })
 }
@@ -20,7 +20,8 @@ func parsePast(s string, now time.Time) (time.Time, error) {
 // maxDays is a hundred years.
 const maxDays = 36525
 
-// parseMoment reads a time (RFC 3339), a date, which is its beginning in UTC, or a duration from or until now, be it of days.
+// parseMoment reads a time (RFC 3339), a date (its beginning in UTC), or a duration from or before now. Durations may
+// be in days.
 func parseMoment(s string, fromNow func(days int, d time.Duration) time.Time) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil

@@ -14,7 +14,7 @@ import (
 	"github.com/attestd/attestd/appliance/text"
 )
 
-// topSeconds is how far back the view looks: as far as the daemon remembers.
+// topSeconds is the time span of the view, which is as far back as the daemon keeps samples.
 const topSeconds = 15 * 60
 
 func newTop(a *app) *cobra.Command {
@@ -44,7 +44,7 @@ q and Ctrl-C end it. Where the output is no terminal, each second is a line; wit
 }
 
 func (a *app) top(ctx context.Context, admin *client.Admin) error {
-	if _, err := admin.Status(ctx); err != nil { // before the terminal is taken
+	if _, err := admin.Status(ctx); err != nil { // before the terminal switches to raw mode
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -69,7 +69,7 @@ func (a *app) top(ctx context.Context, admin *client.Admin) error {
 	return s.ended()
 }
 
-// sampleLines writes each sample from now on.
+// sampleLines writes each new sample on a line.
 func (a *app) sampleLines(ctx context.Context, admin *client.Admin) error {
 	return followSamples(ctx, admin, 0, func(one wire.Sample) error {
 		if a.json() {
@@ -81,7 +81,7 @@ func (a *app) sampleLines(ctx context.Context, admin *client.Admin) error {
 	}, func(err error) { a.say("The daemon does not answer, and is waited for: %v", err) })
 }
 
-// followSamples yields samples until ctx ends or yield fails. A daemon that is away comes back.
+// followSamples yields samples until ctx ends or yield fails. If the daemon stops, it waits until the daemon is back.
 func followSamples(ctx context.Context, admin *client.Admin, seconds int, yield func(wire.Sample) error, away func(error)) error {
 	for told := false; ; {
 		var failed error
@@ -117,7 +117,7 @@ func errorsOf(one wire.Sample) (n int64) {
 	return n
 }
 
-// milliseconds is a latency; a dash for none.
+// milliseconds formats a latency; nil is a dash.
 func milliseconds(seconds *float64) string {
 	if seconds == nil {
 		return "-"

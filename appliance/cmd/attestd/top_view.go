@@ -14,22 +14,22 @@ import (
 	"github.com/attestd/attestd/api/wire"
 )
 
-// topView draws what the daemon does. Its fields belong to run.
+// topView draws the daemon's activity. The goroutine of run owns its fields.
 type topView struct {
 	admin   *client.Admin
 	screen  *screen
 	samples []wire.Sample     // oldest first
-	state   string            // whether it signs
-	names   map[string]string // of API keys, by id
+	state   string            // whether the appliance signs
+	names   map[string]string // names of API keys, by id
 }
 
 func (v *topView) run(ctx context.Context) {
 	v.state = "asking"
-	// Its error is that it was ended.
+	// The error only says that the view was closed.
 	_ = followSamples(ctx, v.admin, topSeconds, func(one wire.Sample) error {
 		v.samples = append(v.samples, one)
 		v.samples = v.samples[max(0, len(v.samples)-topSeconds):]
-		if time.Since(one.Time) < 2*watchInterval { // older ones come all at once
+		if time.Since(one.Time) < 2*watchInterval { // older samples arrive all at once
 			v.look(ctx)
 			v.draw()
 		}
@@ -40,7 +40,7 @@ func (v *topView) run(ctx context.Context) {
 	})
 }
 
-// look asks what samples do not tell.
+// look asks the daemon for the state that samples do not have.
 func (v *topView) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
@@ -67,7 +67,7 @@ func (v *topView) look(ctx context.Context) {
 func (v *topView) askNames(ctx context.Context) {
 	keys, err := v.admin.ListKeys(ctx)
 	if err != nil {
-		return // the ids do
+		return // the view shows ids instead
 	}
 	v.names = make(map[string]string, len(keys))
 	for _, k := range keys {
@@ -83,7 +83,7 @@ func (v *topView) draw() {
 // Windows over which rates are shown, in seconds.
 var topWindows = []int{1, 60, topSeconds}
 
-// topText fits a terminal of 40 columns and 24 lines, and uses what there is more.
+// topText fits a terminal of 40 columns and 24 lines, and uses any additional room.
 func topText(samples []wire.Sample, state string, names map[string]string, width, height int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "attestd %s\n\n%-12s%9s%9s%9s\n", state, "", "now", "1 min", "15 min")
@@ -121,7 +121,7 @@ func last(samples []wire.Sample, n int) []wire.Sample {
 	return samples[max(0, len(samples)-max(n, 0)):]
 }
 
-// over is the average of a window, or its highest value; NaN where no sample has one.
+// over returns the average or the maximum of a window. The maximum is NaN if no sample has a value.
 func over(samples []wire.Sample, value func(wire.Sample) float64, average bool) float64 {
 	sum, most := 0., math.NaN()
 	for _, s := range samples {
@@ -137,7 +137,7 @@ func over(samples []wire.Sample, value func(wire.Sample) float64, average bool) 
 	return most
 }
 
-// thousandfold is NaN for none.
+// thousandfold returns NaN for nil.
 func thousandfold(seconds *float64) float64 {
 	if seconds == nil {
 		return math.NaN()
@@ -145,7 +145,7 @@ func thousandfold(seconds *float64) float64 {
 	return 1000 * *seconds
 }
 
-// spark draws attestations, a character a second.
+// spark draws attestations, one character per second.
 func spark(samples []wire.Sample) string {
 	levels := []rune("▁▂▃▄▅▆▇█")
 	most := int64(1)
@@ -179,7 +179,7 @@ func perCode(samples []wire.Sample) map[string]int64 {
 	return counts
 }
 
-// counted lists the highest counts, a second.
+// counted lists the highest counts, per second.
 func counted(b *strings.Builder, title string, counts map[string]int64, samples []wire.Sample, lines int) {
 	fmt.Fprintf(b, "%-29s%10s\n", title, "/s, 1 min")
 	names := slices.SortedFunc(maps.Keys(counts), func(x, y string) int { return cmp.Or(cmp.Compare(counts[y], counts[x]), cmp.Compare(x, y)) })

@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// misspelt is by how many letters a name may differ from the one that is suggested for it.
+// misspelt is the greatest edit distance at which a name is still suggested.
 func misspelt(name string) int { return min(2, len(name)/2) }
 
-// flagError is what pflag has found wrong with a command line, in words for a person.
+// flagError rewrites pflag's error, and suggests a flag for an unknown one.
 func flagError(cmd *cobra.Command, err error) error {
 	if unknown, is := errors.AsType[*pflag.NotExistError](err); is {
 		if near := nearestFlag(cmd, unknown); near != "" {
@@ -28,7 +28,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usageError{cmd.CommandPath(), err}
 }
 
-// nearestFlag is the flag that was meant: of a name that begins alike or is misspelt, or that has one dash too few.
+// nearestFlag suggests a flag: one that begins with the typed name, or is misspelt, or was typed with a single dash.
 func nearestFlag(cmd *cobra.Command, unknown *pflag.NotExistError) (near string) {
 	typed := unknown.GetSpecifiedName()
 	if letters := unknown.GetSpecifiedShortnames(); letters != "" {
@@ -47,7 +47,7 @@ func nearestFlag(cmd *cobra.Command, unknown *pflag.NotExistError) (near string)
 	return near
 }
 
-// whyInvalid says what the value is not.
+// whyInvalid describes the kind of value that the flag needs.
 func whyInvalid(e *pflag.InvalidValueError) string {
 	if errors.Is(e, strconv.ErrRange) {
 		return "too large a number"
@@ -67,7 +67,7 @@ func whyInvalid(e *pflag.InvalidValueError) string {
 	return "not a value: " + e.Unwrap().Error()
 }
 
-// guessed are words that people try before they have read anything, and what to type instead.
+// guessed maps words that newcomers try as commands to the commands that exist.
 var guessed = map[string]string{
 	"init":     "to make this machine ready to attest: attestd setup; to try attestd out: attestd dev",
 	"install":  "to make this machine ready to attest: attestd setup",
@@ -82,7 +82,7 @@ var guessed = map[string]string{
 	"generate": "to make up data for the replica: attestd replica generate; a key in the HSM: attestd hsm keygen",
 }
 
-// noArgs refuses words that are not flags, and suggests the command that may have been meant.
+// noArgs refuses arguments, and suggests the command that may have been meant.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -100,7 +100,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return usagef(cmd, "no command %q; there are %s", args[0], strings.Join(commandNames(cmd), ", "))
 }
 
-// answerHelp has cobra's own commands refuse what they do not know, as all others do.
+// answerHelp makes cobra's own commands refuse unknown arguments, as all other commands do.
 func answerHelp(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -125,14 +125,14 @@ func answerHelp(root *cobra.Command) {
 	}
 }
 
-// nearestName is the name of the smallest edit distance.
+// nearestName returns the name with the smallest edit distance.
 func nearestName(typed string, names []string) string {
 	return slices.MinFunc(names, func(a, b string) int {
 		return levenshtein.ComputeDistance(typed, a) - levenshtein.ComputeDistance(typed, b)
 	})
 }
 
-// commandNames are those of the commands beneath one, but for those that nobody types.
+// commandNames lists the available commands beneath cmd.
 func commandNames(cmd *cobra.Command) (names []string) {
 	for _, c := range cmd.Commands() {
 		if c.IsAvailableCommand() {
@@ -142,7 +142,7 @@ func commandNames(cmd *cobra.Command) (names []string) {
 	return names
 }
 
-// oneArg wants exactly one word that is not a flag, and names it when it is missing.
+// oneArg requires exactly one argument, and names it in its error.
 func oneArg(name string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != 1 {
@@ -152,7 +152,7 @@ func oneArg(name string) cobra.PositionalArgs {
 	}
 }
 
-// group is a command that only holds others.
+// group is a command that only holds other commands.
 func group(use, short, long string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: noArgs,

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	maxAttestation = 1 << 20          // of a file that holds an attestation or a record; real ones have under 2 KiB
-	askAppliance   = 10 * time.Second // for what this machine's appliance knows of an attestation
+	maxAttestation = 1 << 20          // bytes of a file with an attestation or a record; real ones have under 2 KiB
+	askAppliance   = 10 * time.Second // bounds the questions to this machine's appliance
 )
 
 const verifyHelp = `Check an attestation without a server. It is good, with exit status 0, when
@@ -106,17 +106,17 @@ func newVerify(a *app) *cobra.Command {
 	return cmd
 }
 
-// allowance is what an attestation that is self-consistent only may lack for the exit status 0.
+// allowance says which missing checks still give the exit status 0 to an attestation that is self-consistent only.
 type allowance struct{ partial, requireDigest bool }
 
 func (a allowance) allows(unchecked []string) bool {
 	return a.partial && (!a.requireDigest || !slices.Contains(unchecked, verify.CheckDigest))
 }
 
-// known is gathered from the command line and from this machine's appliance.
+// known collects the facts to verify against, from the command line and this machine's appliance.
 type known struct{ verify.Known }
 
-// logTrust says which log must have the attestation.
+// logTrust identifies the log that must have the attestation.
 type logTrust struct{ policy, verifierKey string }
 
 func (k *known) trust(cmd *cobra.Command, a *app, by logTrust) (err error) {
@@ -132,7 +132,7 @@ func (k *known) trust(cmd *cobra.Command, a *app, by logTrust) (err error) {
 	return err
 }
 
-// read reads the file, with what it proves.
+// read parses the file, and keeps the proof that it may hold.
 func (k *known) read(text []byte) (f verify.File, err error) {
 	f, k.Proven, err = verify.ParseProven(text)
 	trimmed := bytes.TrimSpace(text)
@@ -147,7 +147,7 @@ func (k *known) read(text []byte) (f verify.File, err error) {
 	return f, fmt.Errorf("not an attestation: %w", err)
 }
 
-// expect takes what the caller says.
+// expect takes the expected values from the command line.
 func (k *known) expect(unspendable, beneficiary string, signers []string) (err error) {
 	if unspendable != "" || beneficiary != "" {
 		pair, err := parsePair(unspendable, beneficiary)
@@ -169,8 +169,9 @@ func (k *known) expect(unspendable, beneficiary string, signers []string) (err e
 	return nil
 }
 
-// ask takes what this machine's appliance says. Verify works on any machine: one that has no appliance, or does not let
-// this user ask it, is no error. A configuration that is wrong is one, for it might say what must not be passed over.
+// ask adds facts from this machine's appliance. Verify works on any machine, so it is no error if there is no
+// appliance or this user may not ask it. An invalid configuration is an error: it might hold a value that must be
+// checked.
 func (k *known) ask(ctx context.Context, a *app, f verify.File) error {
 	c, err := a.config(nil)
 	if errors.Is(err, fs.ErrPermission) {
@@ -203,11 +204,11 @@ func (k *known) ask(ctx context.Context, a *app, f verify.File) error {
 	return nil
 }
 
-// askJournal looks the attestation up, through the daemon or in the files, and learns the daemon's key.
+// askJournal finds the attestation through the daemon or in the files, and learns the daemon's keys.
 func (k *known) askJournal(ctx context.Context, a *app, c *config.Config, id uuid.UUID) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, askAppliance)
 	defer cancel()
-	if !files.Exists(c.Admin.Socket) && !daemon.StoreExists(c) { // asking makes none
+	if !files.Exists(c.Admin.Socket) && !daemon.StoreExists(c) { // a backend would create the journal
 		return fmt.Errorf("no daemon is running, and %s has no journal", c.DataDir)
 	}
 	journal, err := a.backend(ctx)
@@ -221,7 +222,7 @@ func (k *known) askJournal(ctx context.Context, a *app, c *config.Config, id uui
 			return err
 		}
 		k.SignerFrom = "this appliance's, as its daemon says"
-		for _, one := range status.Keys { // the default key is one of them
+		for _, one := range status.Keys { // they include the default key
 			k.Signers = append(k.Signers, one.SignerAddress)
 		}
 	}
@@ -240,7 +241,7 @@ func isNotFound(err error) bool {
 	return client.CodeOf(err) == appliance.CodeNotFound || appliance.CodeOf(err) == appliance.CodeNotFound
 }
 
-// isInLog says whether a check has proven that the log has the attestation.
+// isInLog reports whether a check has proven that the log has the attestation.
 func isInLog(c verify.Check) bool {
 	return c.Result == verify.OK && (c.Name == "witnessed" || c.Name == "log")
 }

@@ -13,7 +13,7 @@ import (
 // release is set by the Makefile from git describe.
 var release = ""
 
-// version is the release, else what the Go toolchain knows of the commit.
+// version returns the release, or the commit as the Go toolchain recorded it.
 func version() string {
 	if release != "" {
 		return release
