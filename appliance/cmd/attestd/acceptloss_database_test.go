@@ -21,8 +21,8 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// lostDatabase makes a data_dir, and a database that lost records which were published. lose has the database lose them again, and settle
-// waits until it has done all that a process has sent which was killed.
+// lostDatabase makes a data_dir, and a database that lost records which were published. lose makes the database lose
+// them again. settle waits until the database has processed everything that a killed process sent.
 func lostDatabase(t *testing.T, dir string) (storeURL string, old appliance.LogKey, lose, settle func()) {
 	t.Helper()
 	old, secret, err := appliance.NewLogKey("example.com/attestd")
@@ -71,7 +71,7 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// A SIGKILL before any write, to the database or a file, leaves the old journal as it was, or the new one whole.
+// A SIGKILL before any write to the database or to a file leaves either the old journal unchanged or the whole new one.
 func TestDrillAcceptLossInADatabaseIsKilledAtEachStep(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("strace"); err != nil {
@@ -79,15 +79,17 @@ func TestDrillAcceptLossInADatabaseIsKilledAtEachStep(t *testing.T) {
 	}
 	base := t.TempDir()
 	storeURL, old, lose, settle := lostDatabase(t, base)
-	seen := make(map[bool]int)                                                                                   // kills before and after the database had the new journal
-	for call, every := range map[string]int{"write": 4, "linkat": 1, "renameat": 1, "unlinkat": 1, "fsync": 1} { // it writes some twenty times
+	// seen counts the kills before and after the database had the new journal.
+	seen := make(map[bool]int)
+	for call, every := range map[string]int{"write": 4, "linkat": 1, "renameat": 1, "unlinkat": 1, "fsync": 1} { // of some 20
 		for n := 1; ; n += every {
 			lose()
 			dir := filepath.Join(t.TempDir(), "data")
 			ok(t, os.CopyFS(dir, os.DirFS(base)))
 			chmodAll(t, dir)
 			cmd := acceptLoss(dir, "strace", "-f", "-qq", "-o", os.DevNull, "-e", "trace="+call, "-e", "inject="+call+":signal=KILL:when="+strconv.Itoa(n))
-			cmd.Env = append(cmd.Env, "GOMAXPROCS=1", "ATTESTD_STORE_URL="+storeURL) // strace counts the calls of each thread
+			// GOMAXPROCS: strace counts the calls of each thread.
+			cmd.Env = append(cmd.Env, "GOMAXPROCS=1", "ATTESTD_STORE_URL="+storeURL)
 			out, err := cmd.CombinedOutput()
 			if err == nil {
 				break // there is no such call
@@ -105,8 +107,8 @@ func TestDrillAcceptLossInADatabaseIsKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// goesOn checks what a kill has left, goes on from it, and returns whether the database had the new journal: then the next start puts
-// its key in place, and the one after that signs; else the same command does it.
+// goesOn checks the state after a kill, continues from it, and reports whether the database had the new journal. If it
+// had, the next start puts the new key in place, and the one after that signs. Otherwise, the same command is repeated.
 func goesOn(t *testing.T, dir, storeURL string, old appliance.LogKey) (isNew bool) {
 	t.Helper()
 	log, err := postgres.LogOf(t.Context(), storeURL)
@@ -132,14 +134,14 @@ func goesOn(t *testing.T, dir, storeURL string, old appliance.LogKey) (isNew boo
 	return isNew
 }
 
-// startOnce opens the store as a daemon does that follows: it puts the new log's key in place, and ends.
+// startOnce opens the store of a member, which puts the new log's key in place, and closes it.
 func startOnce(t *testing.T, c *config.Config, old appliance.LogKey) {
 	t.Helper()
 	key, err := archive.ReadLogKey(c.DataDir)
 	ok(t, err)
 	followed := make(chan error, 1)
 	if appliance.LogName(key.Verifier) != appliance.LogName(old.Verifier) {
-		followed <- nil // the command was killed behind this
+		followed <- nil // the command was killed after that step
 	}
 	store, err := daemon.OpenStore(c, daemon.StoreOptions{Watch: true, Continued: func(_ appliance.LogKey, secret string) {
 		followed <- archive.ReplaceLogKey(c.DataDir, old, secret)

@@ -26,11 +26,11 @@ import (
 )
 
 const (
-	keptRecords = 40 // of a journal that lost some
+	keptRecords = 40 // records that a journal keeps after a loss
 	lostRecords = 7
 )
 
-// lostJournal makes a data_dir whose journal lost records that were published, and returns the log's key.
+// lostJournal makes a data_dir whose journal lost published records, and returns the log's key.
 func lostJournal(t *testing.T, dir string) appliance.LogKey {
 	t.Helper()
 	key, secret, err := appliance.NewLogKey("example.com/attestd")
@@ -77,7 +77,7 @@ func write(t *testing.T, path string, content []byte) {
 	}
 }
 
-// acceptLoss is the command on a data_dir, under strace where arguments for that are given.
+// acceptLoss is the command on a data_dir. With arguments for strace, it runs under strace.
 func acceptLoss(dir string, strace ...string) *exec.Cmd {
 	return onFolder(dir, append(strace, "attestd", "log", "accept-loss", "--reason", "a test"))
 }
@@ -94,8 +94,8 @@ func onFolder(dir string, args []string) *exec.Cmd {
 	return cmd
 }
 
-// A SIGKILL before any call that changes a name or syncs leaves the old journal as it was, or the new one whole; the next start and the
-// same command go on from either.
+// A SIGKILL before any call that changes a name or syncs leaves either the old journal unchanged or the whole new one.
+// The next start and the same command continue from both.
 func TestDrillAcceptLossIsKilledAtEachStep(t *testing.T) {
 	if _, err := exec.LookPath("strace"); err != nil {
 		t.Skip("no strace: packaging/deps.sh installs it")
@@ -129,7 +129,8 @@ func TestDrillAcceptLossIsKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// wholeOrAsBefore checks what a kill has left, has the command or a start go on from it, and returns whether the new journal is there.
+// wholeOrAsBefore checks the state after a kill, and repeats the command or starts from it. It reports whether the new
+// journal is there.
 func wholeOrAsBefore(t *testing.T, dir string, old appliance.LogKey, start bool) (isNew bool) {
 	t.Helper()
 	log, events, err := bolt.Beginning(filepath.Join(dir, archive.StoreFile))
@@ -200,7 +201,7 @@ func chmodAll(t *testing.T, dir string) {
 	}
 }
 
-// With the old log's key nothing is signed again, whatever is put back.
+// The old log's key signs no new record, whichever old files are put back.
 func TestTheOldLogKeySignsNothingAgain(t *testing.T) {
 	for name, putBack := range map[string]func(t *testing.T, dir string, old map[string][]byte){
 		"nothing": func(*testing.T, string, map[string][]byte) {},
@@ -252,7 +253,7 @@ func TestTheOldLogKeySignsNothingAgain(t *testing.T) {
 	}
 }
 
-// signsAs checks that what is appended is not signed by the old log's key.
+// signsAs checks that the old log's key does not sign appended records.
 func signsAs(t *testing.T, store *daemon.Store, old appliance.LogKey, name string) {
 	t.Helper()
 	if strings.Contains(name, "journal") || name == "all of it" {
@@ -273,7 +274,7 @@ func signsAs(t *testing.T, store *daemon.Store, old appliance.LogKey, name strin
 	}
 }
 
-// lost SOCKET waits until the daemon there has noticed that the journal lost what was published.
+// lost SOCKET waits until the daemon has noticed that the journal lost published records.
 func lost(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 1 {
 		ts.Fatalf("usage: lost SOCKET")
@@ -288,6 +289,6 @@ func lost(ts *testscript.TestScript, negated bool, args []string) {
 		if time.Now().After(deadline) {
 			ts.Fatalf("%+v, %v", status, err)
 		}
-		time.Sleep(10 * time.Millisecond) // between two questions
+		time.Sleep(10 * time.Millisecond) // between two polls
 	}
 }

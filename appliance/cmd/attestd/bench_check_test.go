@@ -14,13 +14,13 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// What `make bench` measures is measured for a moment, so that it works when it is wanted.
+// `make bench` works: a very short run measures all of its systems.
 func TestDrillTheBenchmarkMeasures(t *testing.T) {
 	s := benchSettings{
 		window: 200 * time.Millisecond, warm: 50 * time.Millisecond, rounds: 1, connections: []int{4}, cores: runtime.NumCPU(),
 		systems: []string{inC, inGo, now, alone},
 	}
-	const latency, most = time.Millisecond, 4 * 1000 // of 4 that sign at the same time
+	const latency, most = time.Millisecond, 4 * 1000 // of 4 concurrent signers
 	rows := append(s.measure(t, latency.String()), s.measureJournal(t)...)
 	var names []string
 	for _, r := range rows {
@@ -100,7 +100,7 @@ func TestTheClientsOfTheBenchmarkCheckSignatures(t *testing.T) {
 	}
 }
 
-// Nobody retypes figures.
+// The tables of docs/performance.md are generated from the results.
 func TestThePerformancePageHasTheResultsOfTheBenchmarks(t *testing.T) {
 	t.Parallel()
 	docs := filepath.Join("..", "..", "..", "docs")

@@ -17,8 +17,9 @@ import (
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 )
 
-// BenchmarkCluster measures one, two and three appliances on one PostgreSQL, and one with its own file in the same run, with an HSM
-// that is not what is measured and with SoftHSM. Appliances, database, standby and load share the machine's cores.
+// BenchmarkCluster compares one, two and three appliances on one PostgreSQL with an appliance that has its own file. It
+// uses a fast HSM, so that the HSM is not the bottleneck, and SoftHSM. Appliances, database, standby and load share the
+// machine's cores.
 func BenchmarkCluster(b *testing.B) {
 	const rounds = 3
 	fmt.Printf("\n%-8s %-38s %11s %10s %8s %8s %10s %10s %8s %8s\n", "HSM", "", "connections", "per second", "p50", "p99", "commits/s", "a commit", "CPU", "database")
@@ -39,7 +40,7 @@ func BenchmarkCluster(b *testing.B) {
 	}
 }
 
-// benchCluster is three appliances on a database, and one that has a file.
+// benchCluster is three appliances on a database, and one with its own file.
 type benchCluster struct {
 	*testing.B
 	primary *postgrestest.Server
@@ -47,7 +48,7 @@ type benchCluster struct {
 	members []*daemonProcess
 }
 
-// clusterCase is what is measured: so many appliances of the cluster, none being the one that has a file, and clients of all of them.
+// clusterCase is one measurement. appliances is the number of loaded members; 0 means the appliance with its own file.
 type clusterCase struct {
 	appliances, connections int
 	synchronous             bool
@@ -62,7 +63,7 @@ func (c *benchCluster) cases() []clusterCase {
 }
 
 type clusterFigure struct {
-	perSecond, commits, cpu, database float64 // the last two in processors
+	perSecond, commits, cpu, database float64 // cpu and database in processors
 	p50, p99                          time.Duration
 }
 
@@ -149,7 +150,7 @@ func (c *benchCluster) measure(k clusterCase) (f clusterFigure) {
 
 const clusterWindow = 2 * time.Second
 
-// mark adds what was counted so far, times a sign.
+// mark adds sign times the counters' present values.
 func (c *benchCluster) mark(f *clusterFigure, loaded []*daemonProcess, sign float64) {
 	n, err := strconv.ParseFloat(c.primary.Query(c, clusterDatabase, "SELECT pg_snapshot_xmax(pg_current_snapshot())"), 64)
 	if err != nil {

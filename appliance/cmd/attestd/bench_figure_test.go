@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// What one measurement gave.
+// figure is the result of one measurement.
 type figure struct {
 	perSecond float64
 	cpuMicros float64 // of the process under test, for each signature or attestation
 	p50, p99  time.Duration
 }
 
-// median takes each member's median by itself.
+// median takes the median of each member separately.
 func median(figures []figure) figure {
 	return figure{
 		middle(figures, func(f figure) float64 { return f.perSecond }),
@@ -48,7 +48,7 @@ func benchWhole(b *testing.B, d *daemonProcess, connections int, each time.Durat
 	return figure{f.perSecond, micros(cpu[1]-cpu[0]) / float64(f.answers), f.p50, f.p99}
 }
 
-// readAnswer reads one response and requires it to be a 200.
+// readAnswer reads one response. Any status except 200 is an error.
 func readAnswer(in *bufio.Reader) error {
 	status, err := in.ReadSlice('\n')
 	if err != nil {
@@ -75,7 +75,7 @@ func readAnswer(in *bufio.Reader) error {
 	}
 }
 
-// cpuTime is the user and system time that a process has used (proc(5), stat, in ticks of 10 ms).
+// cpuTime is the user and system time of a process (proc(5), stat, in ticks of 10 ms).
 func cpuTime(b testing.TB, pid int) time.Duration {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 
 // The aims of BenchmarkFollow.
 const (
-	aimBackfill = 5000            // packets and transfers a second
+	aimBackfill = 5000            // packets and transfers per second
 	aimLag      = 2 * time.Second // at p99, with usualLive
 	aimOverhead = time.Millisecond
 )
@@ -33,16 +33,16 @@ type followLive struct {
 	lasts     time.Duration
 }
 
-// usualLive is as many as a busy network has.
+// usualLive is the load of a busy network.
 var usualLive = followLive{perSecond: 100, lasts: 30 * time.Second}
 
-// BenchmarkFollow measures, over loopback, a follower and a proxy of a second attestd that has 100 thousand made-up
-// transfers: how fast an empty replica is filled; how long after a new transfer is written upstream it is read here over
-// GraphQL, at 100 of them a second and with the default intervals; what forwarding adds to a request, on one connection;
-// and @cached answers of the proxy against those of the upstream itself. Both daemons and the load generator share the
-// cores. What is compared alternates, and each figure is the median of its rounds.
+// BenchmarkFollow measures, over loopback, a follower and a proxy of a second attestd with 100 thousand generated
+// transfers. It measures the backfill of an empty replica; the time from writing a transfer upstream until it is read
+// here over GraphQL, at 100 per second and with the default intervals; the latency that forwarding adds on one
+// connection; and @cached answers of the proxy and of the upstream. Both daemons and the load generator share the
+// cores. Compared systems alternate, and each figure is the median of its rounds.
 //
-// BENCH_FOLLOW_TRANSFERS is how many transfers the upstream has.
+// BENCH_FOLLOW_TRANSFERS is the number of transfers in the upstream.
 func BenchmarkFollow(b *testing.B) {
 	transfers := envNumber(b, "BENCH_FOLLOW_TRANSFERS", 100_000)
 	up := newDaemonFolder(b)
@@ -65,7 +65,7 @@ func BenchmarkFollow(b *testing.B) {
 	}
 }
 
-// newWorld fills a replica, and returns what goes on with it.
+// newWorld fills a replica, and returns the generator, which can add transfers.
 func newWorld(b testing.TB, d *daemonProcess, o dataset.GenerateOptions) *dataset.World {
 	opened, err := replica.Open(d.replica(), replica.Options{})
 	if err != nil {
@@ -81,7 +81,7 @@ func newWorld(b testing.TB, d *daemonProcess, o dataset.GenerateOptions) *datase
 	return world
 }
 
-// benchBackfill fills an empty opened some times, and leaves the last. perSecond is packets and transfers.
+// benchBackfill fills an empty replica three times, and keeps the last. perSecond counts packets and transfers.
 func benchBackfill(b *testing.B, d *daemonProcess) figure {
 	var rounds []figure
 	for range 3 {
@@ -97,15 +97,15 @@ func benchBackfill(b *testing.B, d *daemonProcess) figure {
 	return median(rounds)
 }
 
-// measure writes new transfers upstream, some each tenth of a second, and looks for them in the replica all the time. It
-// returns how long after the beginning of its writing each was read, sorted.
+// measure writes new transfers upstream every tenth of a second, and polls the replica for them. It returns the sorted
+// delays from the beginning of each write until the read.
 func (l followLive) measure(ctx context.Context, b testing.TB, up, d *daemonProcess, world *dataset.World) (lags []time.Duration) {
 	const tick = time.Second / 10
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute+10*l.lasts)
 	defer cancel()
 	source := &growing{admin: client.NewAdmin(filepath.Join(up.dir, "admin.sock")), world: world, written: make(map[string]time.Time)}
 	defer source.admin.Close()
-	if err := source.advance(ctx, 0); err != nil { // what has happened to packets under way meanwhile
+	if err := source.advance(ctx, 0); err != nil { // brings packets under way up to date
 		b.Fatal(err)
 	}
 	d.run(b, "replica", "sync")
@@ -133,12 +133,12 @@ func (l followLive) measure(ctx context.Context, b testing.TB, up, d *daemonProc
 	return lags
 }
 
-// growing is an upstream to which rows are added. Its fields are of the goroutine that does so, until that has ended.
+// growing is an upstream to which rows are added. The adding goroutine owns its fields until it ends.
 type growing struct {
 	admin   *client.Admin
 	world   *dataset.World
 	highest string               // sort_order of the newest transfer
-	written map[string]time.Time // when the writing of a new transfer began, by its sort_order
+	written map[string]time.Time // when the write of each new transfer began, by its sort_order
 }
 
 func (g *growing) advance(ctx context.Context, transfers int) error {
@@ -159,7 +159,8 @@ func (g *growing) advance(ctx context.Context, transfers int) error {
 	return err
 }
 
-// watchRows notes when the transfers above a cursor are read first, until the source has ended and all of it is there.
+// watchRows notes when each transfer above a cursor is first read. It returns when the source has ended and all its
+// transfers were read.
 func watchRows(ctx context.Context, b testing.TB, d *daemonProcess, cursor string, source *growing, done <-chan error) map[string]time.Time {
 	seen := make(map[string]time.Time)
 	for ended := false; !ended || len(seen) < len(source.written); {
@@ -175,14 +176,14 @@ func watchRows(ctx context.Context, b testing.TB, d *daemonProcess, cursor strin
 		default:
 		}
 		if len(orders) == 0 {
-			time.Sleep(5 * time.Millisecond) // between two questions: the cores are for the follower
+			time.Sleep(5 * time.Millisecond) // between two polls: the follower needs the cores
 		}
 	}
 	return seen
 }
 
-// readNewer returns the sort_orders of the transfers above a cursor, at most a page, oldest first; the newest ones without
-// a cursor.
+// readNewer returns the sort_orders of the transfers above a cursor, at most a page, oldest first. Without a cursor, it
+// returns the newest ones.
 func readNewer(ctx context.Context, b testing.TB, d *daemonProcess, cursor string) (orders []string) {
 	variables := map[string]any{"cursor": cursor}
 	if cursor == "" {
@@ -221,7 +222,7 @@ func readNewer(ctx context.Context, b testing.TB, d *daemonProcess, cursor strin
 	return orders
 }
 
-// forwarding is what was measured of the upstream itself and of the proxy.
+// forwarding has the measurements of the upstream itself and of the proxy.
 type forwarding struct{ direct, proxied, cachedDirect, cachedProxied []figure }
 
 func benchForwarding(b *testing.B, up, proxy *daemonProcess) (f forwarding) {

@@ -19,10 +19,11 @@ import (
 	"time"
 )
 
-// BenchmarkGreedyReads measures attestations while strangers take what they can of the reads: nobody, 200 that ask for the largest
-// answer there is and hardly read it, 64 that ask for it again and again, 64 that ask for pages to be compressed, and 1,200 whose
-// connections are all reset while the largest answer is being made. Each stranger has an address of its own, so that no rate of one address stops them. They are a process of their
-// own, with the lowest priority, so that what is measured is the daemon.
+// BenchmarkGreedyReads measures attestations while anonymous clients overload the reads. The cases are: no clients; 200
+// that ask for the largest possible answer and read it slowly; 64 that ask for it repeatedly; 64 that ask for
+// compressed pages; and 1,200 whose connections are all reset while the largest answer is being made. Each client has
+// its own address, so that no rate limit of one address stops them. They run in a process with the lowest priority, so
+// that the daemon is what is measured.
 func BenchmarkGreedyReads(b *testing.B) {
 	const each = 10 * time.Second
 	d := newDaemonFolder(b)
@@ -53,8 +54,8 @@ func BenchmarkGreedyReads(b *testing.B) {
 	}
 }
 
-// largestQuery returns a query whose answer comes as close to graphql.max_response as it can. Its variable c only makes it
-// another one for @cached.
+// largestQuery returns a query whose answer comes as close to graphql.max_response as possible. Its variable c only
+// varies the key of @cached.
 func largestQuery(tb testing.TB, url string) string {
 	for aliases := 31; aliases >= 0; aliases-- {
 		var q strings.Builder
@@ -101,17 +102,17 @@ func askLargest(url, query string) (status, size int, err error) {
 	return answer.StatusCode, len(body), err
 }
 
-// cursorAbove returns a sort_order above all rows, another one for each n.
+// cursorAbove returns a sort_order above all rows. It differs for each n.
 func cursorAbove(n int) string { return "~" + strconv.Itoa(n) }
 
-// The variables that make TestStrangers ask.
+// Environment variables of TestStrangers.
 const (
 	strangersKind  = "ATTESTD_TEST_STRANGERS"
 	strangersURL   = "ATTESTD_TEST_STRANGERS_URL"
 	strangersQuery = "ATTESTD_TEST_STRANGERS_QUERY"
 )
 
-// strangers are what they do, until stop is closed; each counts what its requests got.
+// strangers are the behaviours of the anonymous clients. Each runs until stop is closed, and counts the answers.
 var strangers = map[string]func(s *stranger, stop <-chan struct{}){
 	"200 slow readers": func(s *stranger, stop <-chan struct{}) { s.all(200, func(n int) { s.readSlowly(n, stop) }) },
 	"64 greedy ones":   func(s *stranger, stop <-chan struct{}) { s.all(64, func(n int) { s.readAgainAndAgain(n, stop) }) },
@@ -126,7 +127,8 @@ var strangers = map[string]func(s *stranger, stop <-chan struct{}){
 const tracedPage = `query Traced($c: String) { v2_transfers(args: {p_limit: 100, p_sort_order: $c}) { ` + page7 + ` packet_hash transfer_send_transaction_hash
 	traces { type height transaction_hash block_hash timestamp universal_chain_id } } }`
 
-// startStrangers starts a process of strangers, and returns what ends it and says what they got.
+// startStrangers starts a process of anonymous clients. The returned function ends it and describes the answers that it
+// got.
 func startStrangers(b *testing.B, url, kind, query string) func() string {
 	if strangers[kind] == nil {
 		return func() string { return "" }
@@ -159,7 +161,7 @@ func startStrangers(b *testing.B, url, kind, query string) func() string {
 	}
 }
 
-// TestStrangers is the process that startStrangers starts. It ends when its input does.
+// TestStrangers is the process that startStrangers starts. It ends when its standard input ends.
 func TestStrangers(t *testing.T) {
 	do := strangers[os.Getenv(strangersKind)]
 	if do == nil {
@@ -176,10 +178,10 @@ func TestStrangers(t *testing.T) {
 	fmt.Printf("strangers got %v\n", s.got)
 }
 
-// stranger asks for the largest answer, or what else query says.
+// stranger is a group of anonymous clients that send query.
 type stranger struct {
 	url, query string
-	coding     string // that it wants the answers in; empty for none
+	coding     string // Accept-Encoding of its requests; empty for none
 
 	mu  sync.Mutex
 	got map[string]int // by status
@@ -199,7 +201,7 @@ func (s *stranger) all(n int, do func(n int)) {
 	wg.Wait()
 }
 
-// ask connects from an address of the stranger's own and sends the query; nil where that fails.
+// ask connects from the client's own address and sends the query. It returns nil on failure.
 func (s *stranger) ask(n, again int) *net.TCPConn {
 	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(1+n/65536), byte(n/256), byte(n))}, Timeout: 5 * time.Second}
 	conn, err := from.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
@@ -219,7 +221,7 @@ func (s *stranger) ask(n, again int) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// read reads the answer, so many bytes a tenth of a second, or at once for 0.
+// read reads the answer at each bytes per tenth of a second. 0 means as fast as possible.
 func (s *stranger) read(conn net.Conn, each int64, stop <-chan struct{}) {
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
@@ -272,7 +274,8 @@ func (s *stranger) repeat(n int, each int64, stop <-chan struct{}) {
 	}
 }
 
-// resetAtOnce asks on so many connections, and resets all when each request has had the time to arrive; every three seconds.
+// resetAtOnce sends n requests on n connections, and resets all connections once the requests have arrived. It repeats
+// that every three seconds.
 func (s *stranger) resetAtOnce(n int, stop <-chan struct{}) {
 	for again := 0; ; again++ {
 		conns := make([]*net.TCPConn, n)

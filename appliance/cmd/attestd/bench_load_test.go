@@ -22,36 +22,36 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// attesters are clients that ask for one attestation after the other, each on a connection of its own that it keeps. One thread
-// serves them all by epoll(7), writes requests that were made beforehand, and reads of an answer no more than what ends it:
-// what the clients take of the cores the server does not get.
+// attesters are clients that each request one attestation after another on a connection of their own. One thread serves
+// them all by epoll(7), writes prepared requests, and reads only the end of each answer. The server loses the cores
+// that the clients take.
 type attesters struct {
 	epoll     int
 	clients   []*loadClient
 	random    *rand.Rand
-	base      time.Time // what times are counted from
+	base      time.Time // start of the clock
 	latencies []time.Duration
 	samples   []sample
 	counts    bool // answers are counted
-	asks      bool // a client that has its answer asks again
+	asks      bool // a client that has its answer sends the next request
 }
 
 // loadClient is one connection.
 type loadClient struct {
 	fd      int
-	request []byte // whole; its addresses change from one to the next
-	varies  [2]int // where in it
+	request []byte // the whole request; only its addresses vary
+	varies  [2]int // offsets of the digits that vary
 	asked   time.Duration
 	waits   bool   // for an answer
-	answer  []byte // as far as it is read
+	answer  []byte // the part that was read
 }
 
-// sample is an answer that is checked when the measurement is over.
+// sample is an answer that is checked after the measurement.
 type sample struct{ request, answer []byte }
 
-// loaded is what a load saw between its two marks.
+// loaded is the result of a load between its two marks.
 type loaded struct {
-	perSecond, cpuMicros float64 // CPU of this process for an answer
+	perSecond, cpuMicros float64 // cpuMicros is CPU of this process per answer
 	answers              int
 	p50, p99             time.Duration
 	elapsed              time.Duration
@@ -62,12 +62,12 @@ const (
 	varyingDigits = 16 // of the 40 of an address
 	mostSamples   = 32
 	sampleEvery   = 97 // answers
-	loadAddresses = 8  // 127.0.0.1 and those that follow
+	loadAddresses = 8  // 127.0.0.1 and the next ones
 	fewestAnswers = 20 // a measurement lasts until there are as many
 )
 
-// runLoad has clients ask for warm and then for each. mark is called where the second part begins, with 0, and where it
-// ends, with 1, for the caller to read its clocks. It returns when all answers are there.
+// runLoad runs clients for warm and then for each. It calls mark with 0 when the second part begins and with 1 when it
+// ends, so that the caller can read its clocks. It returns when all answers have arrived.
 func runLoad(tb testing.TB, address, key string, connections int, warm, each time.Duration, mark func(edge int)) loaded {
 	tb.Helper()
 	runtime.LockOSThread()
@@ -123,10 +123,10 @@ func ownCPU() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// machineCPU is the time that all cores were busy, or taken from this machine by its host, in microseconds (proc(5), stat).
+// machineCPU is the time, in microseconds, for which all cores were busy or taken away by the host (proc(5), stat).
 func machineCPU() (busy float64) {
 	const idle, wait, last, tick = 3, 4, 7, 10_000
-	text, _ := os.ReadFile("/proc/stat") // without it, nothing is known of others
+	text, _ := os.ReadFile("/proc/stat") // without it, the CPU of other processes counts as 0
 	line, _, _ := strings.Cut(string(text), "\n")
 	for i, field := range strings.Fields(strings.TrimPrefix(line, "cpu")) {
 		ticks, _ := strconv.ParseFloat(field, 64)
@@ -137,7 +137,7 @@ func machineCPU() (busy float64) {
 	return busy
 }
 
-// connect opens the connections, from several addresses of this machine in turn, and asks on each.
+// connect opens the connections, from several addresses of this machine in turn, and sends a request on each.
 func (l *attesters) connect(address, key string, connections int) (err error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -172,7 +172,7 @@ func connectFrom(to netip.AddrPort, host byte) (int, error) {
 		return -1, err
 	}
 	err = errors.Join(
-		unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1), // so that the kernel does not look for a port twice
+		unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1), // one search for a port, not two
 		unix.SetsockoptInt(fd, unix.SOL_TCP, unix.TCP_NODELAY, 1),
 		unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, host}}),
 		unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}),
@@ -185,7 +185,7 @@ func connectFrom(to netip.AddrPort, host byte) (int, error) {
 	return fd, nil
 }
 
-// makeRequest makes the request whole.
+// makeRequest builds the whole request.
 func (c *loadClient) makeRequest(r appliance.Request, host, key string) {
 	body := fmt.Sprintf(`{"unspendableAddress":"0x%x","beneficiary":"0x%x"}`, r.UnspendableAddress[:], r.Beneficiary[:])
 	c.request = fmt.Appendf(nil, "POST /functions/v1/attest HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nX-Api-Key: %s\r\nContent-Length: %d\r\n\r\n%s",
@@ -214,7 +214,7 @@ func (l *attesters) ask(c *loadClient) error {
 	return nil
 }
 
-// serveUntil serves all clients until then, or while they ask no more until each has its answer.
+// serveUntil serves all clients until end. Once they send no new requests, it returns when each has its answer.
 func (l *attesters) serveUntil(end time.Duration) error {
 	events := make([]unix.EpollEvent, 256)
 	for {
@@ -240,7 +240,7 @@ func (l *attesters) serveUntil(end time.Duration) error {
 	}
 }
 
-// serve reads what has come for a client.
+// serve reads the available bytes of a client.
 func (l *attesters) serve(c *loadClient) error {
 	n, err := unix.Read(c.fd, c.answer[len(c.answer):cap(c.answer)])
 	if err != nil || n == 0 {
@@ -264,7 +264,7 @@ func (l *attesters) serve(c *loadClient) error {
 	return nil
 }
 
-// isWhole reports whether it is a whole answer. Any but a 200 is an error.
+// isWhole reports whether the answer is complete. Any status except 200 is an error.
 func isWhole(answer []byte) (bool, error) {
 	const ok, length = "HTTP/1.1 200 ", "\r\nContent-Length: "
 	head := bytes.Index(answer, []byte("\r\n\r\n"))
@@ -283,7 +283,7 @@ func isWhole(answer []byte) (bool, error) {
 	return len(answer) >= head+4+size, err
 }
 
-// check checks that the sampled answers are attestations of what was asked.
+// check checks that the sampled answers attest the addresses of their requests.
 func (l *attesters) check(tb testing.TB) {
 	tb.Helper()
 	for _, s := range l.samples {

@@ -11,8 +11,8 @@ import (
 	"github.com/attestd/attestd/hsm/hsmtest"
 )
 
-// BenchmarkLogKey attests with the log key in log.key, and in a SoftHSM whose C_Sign takes 0, 1 and 5 ms longer: docs/performance.md has
-// the results.
+// BenchmarkLogKey attests with the log key in log.key, and in a SoftHSM whose C_Sign is delayed by 0, 1 and 5 ms.
+// docs/performance.md has the results.
 func BenchmarkLogKey(b *testing.B) {
 	for _, clients := range []int{1, 64} {
 		for _, where := range []string{"log.key", "0s", "1ms", "5ms"} {
@@ -34,7 +34,7 @@ func BenchmarkLogKey(b *testing.B) {
 	}
 }
 
-// attestFor attests from several clients for a time and returns how long each attestation took.
+// attestFor attests from several clients for a period, and returns the latency of each attestation.
 func attestFor(b *testing.B, d *daemonProcess, clients int, period time.Duration) (took []time.Duration) {
 	var mu sync.Mutex
 	var all sync.WaitGroup

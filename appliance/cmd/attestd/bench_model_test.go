@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// model says what a machine with more cores gives. The work of an attestation runs on all cores, but for the journal's: one
-// goroutine writes a batch, syncs it, and then the next, in which all is that came meanwhile. That the time of a batch grows
-// with its records on a line is what the journal alone shows at 64, 256 and 1,024 callers.
+// model predicts the rate of a machine with more cores. All cores work on attestations, except for the journal: one
+// goroutine writes and syncs a batch, and then the next one, which has all records that arrived in between. The time of
+// a batch grows linearly with its records, as the journal alone shows at 64, 256 and 1,024 callers.
 type model struct {
 	each   float64 // CPU of an attestation, daemon and worker, in microseconds
-	commit float64 // time of the journal for a batch, however small, in microseconds
-	record float64 // and for each record in it
+	commit float64 // time of the journal for an empty batch, in microseconds
+	record float64 // time of each record in a batch, in microseconds
 }
 
-// Where the model is taken from.
+// The model is fitted to the journal's rates at these two numbers of callers.
 const (
 	fewCallers  = 64
 	manyCallers = 1024
@@ -33,7 +33,7 @@ func (all results) model() (m model, known bool) {
 	return m, true
 }
 
-// journal is what it gives to so many connections, which are all in one batch when the one before is done.
+// journal is the journal's rate for so many connections, if all of them are in each batch.
 func (m model) journal(connections int) float64 {
 	return 1e6 * float64(connections) / (m.commit + m.record*float64(connections))
 }

@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// results are rows to make tables of.
+// results are the rows of the tables.
 type results []row
 
-// A part of docs/performance.md that is made from a file of results beside it.
+// Markers of a part of docs/performance.md that is generated from a file of results in the same folder.
 const (
 	pageBegin = "<!-- made from %s by `make bench-page`: begin -->\n"
 	pageEnd   = "<!-- end -->\n"
 )
 
-// fillPage returns the text of the page with the tables of a file of results in their place.
+// fillPage replaces the tables of a file of results in the text of the page.
 func fillPage(text, results, tables string) (string, error) {
 	begin := fmt.Sprintf(pageBegin, results)
 	head, rest, found := strings.Cut(text, begin)
@@ -52,7 +52,7 @@ func (all results) tables() string {
 	return t.String()
 }
 
-// get returns the row of a measurement on all cores; a zero one where there is none.
+// get returns the row of a measurement on all cores, or a zero row.
 func (all results) get(system, hsm string, latency float64, connections int) row {
 	return all.on(all.cores(), system, hsm, latency, connections)
 }
@@ -66,7 +66,7 @@ func (all results) on(cores int, system, hsm string, latency float64, connection
 	return row{}
 }
 
-// cores are those of the machine.
+// cores is the number of the machine's cores.
 func (all results) cores() (n int) {
 	for _, r := range all {
 		n = max(n, r.Cores)
@@ -74,7 +74,7 @@ func (all results) cores() (n int) {
 	return n
 }
 
-// each lists the values that a column has.
+// each returns the sorted distinct values of a column.
 func each[T int | float64 | string](all results, of func(row) T, where func(row) bool) []T {
 	values := make(map[T]bool)
 	for _, r := range all {
@@ -93,7 +93,7 @@ func (all results) fast(t *strings.Builder) {
 	for _, latency := range each(all, func(r row) float64 { return r.Latency }, isFast) {
 		for _, n := range each(all, func(r row) int { return r.Connections }, isFast) {
 			c, g := all.get(inC, fastHSM, latency, n), all.get(inGo, fastHSM, latency, n)
-			if g.PerSecond == 0 { // measured for the table of cores
+			if g.PerSecond == 0 { // measured only for the table of cores
 				continue
 			}
 			old, r := all.get(before, fastHSM, latency, n), all.get(now, fastHSM, latency, n)
@@ -128,7 +128,7 @@ func (all results) peers(t *strings.Builder) {
 	}
 }
 
-// aims are what this project wants of itself, and what came of it.
+// aims writes the table of this project's aims and the measured values.
 func (all results) aims(t *strings.Builder) {
 	t.WriteString("\n**Aims** on four cores:\n\n| | aim | measured |\n| --- | --- | --- |\n")
 	aim := func(what, aim, format string, value float64) {
@@ -152,7 +152,7 @@ func (all results) aims(t *strings.Builder) {
 	aim("SoftHSM, 64 connections: CPU of a raw signature's", "at most 1.2", "%.2f", (soft.Daemon+soft.Worker)/c.Sign)
 }
 
-// speed is the rate, "" where nothing was measured.
+// speed formats the rate. It is empty if there was no measurement.
 func (r row) speed() string {
 	if r.PerSecond == 0 {
 		return ""

@@ -19,7 +19,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// startPeers starts the peers that are wanted, and returns what ends them. Their batches are as large as suits them best.
+// startPeers starts the wanted peers, with the batch sizes that suit them best. stop ends them.
 func (s benchSettings) startPeers(tb testing.TB, program string, connections int) (peers []system, stop func()) {
 	tb.Helper()
 	var running []*exec.Cmd
@@ -44,7 +44,7 @@ func (s benchSettings) startPeers(tb testing.TB, program string, connections int
 	return peers, func() {
 		for _, cmd := range running {
 			_ = cmd.Process.Kill()
-			_ = cmd.Wait() // says that it was killed
+			_ = cmd.Wait() // returns that it was killed
 		}
 	}
 }
@@ -69,11 +69,11 @@ func waitListening(tb testing.TB, address string) {
 		if time.Now().After(deadline) {
 			tb.Fatalf("nothing listens on %s: %v", address, err)
 		}
-		time.Sleep(10 * time.Millisecond) // between two questions
+		time.Sleep(10 * time.Millisecond) // between two polls
 	}
 }
 
-// buildPeer compiles the peer, which is a Go module of its own: what it needs the product does not.
+// buildPeer compiles the peer. It is a separate Go module, so that the product does not depend on the peer's modules.
 func buildPeer(tb testing.TB) (program string, err error) {
 	tb.Helper()
 	program = filepath.Join(tb.TempDir(), "peer")
@@ -85,7 +85,8 @@ func buildPeer(tb testing.TB) (program string, err error) {
 	return program, nil
 }
 
-// journalAlone is the journal, whose callers have their signatures already: what it gives is the most that one appliance can.
+// journalAlone is the journal with callers that have their signatures already. Its rate bounds the rate of one
+// appliance.
 func (s benchSettings) journalAlone(tb testing.TB) system {
 	tb.Helper()
 	key, _, err := appliance.NewLogKey("bench.example/journal")
@@ -101,7 +102,7 @@ func (s benchSettings) journalAlone(tb testing.TB) system {
 	return system{alone, func(tb testing.TB, callers int) row { return s.append(tb, store.Journal(), record, callers) }}
 }
 
-// append has callers append one record after the other.
+// append has each caller append one record after another.
 func (s benchSettings) append(tb testing.TB, to appliance.Journal, record appliance.Record, callers int) row {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), s.window)

@@ -28,16 +28,16 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// What PostGraphile 5 on PostgreSQL 15, tuned, answers a second on two such cores with 1 million transfers. The aim is
-// three times that.
+// timesPostGraphile is the aim: a multiple of the answers per second of PostGraphile 5 on a tuned PostgreSQL 15, on two
+// such cores with 1 million transfers.
 const timesPostGraphile = 3
 
-// readKind is one of the queries that are measured.
+// readKind is one of the measured queries.
 type readKind struct {
 	name         string
-	postGraphile float64 // a second
+	postGraphile float64 // answers per second
 	query        string
-	samples      func(*readSamples) []string // values of the variable v; nil for a query without one
+	samples      func(*readSamples) []string // values of the variable v; nil for a query without variables
 }
 
 const (
@@ -56,21 +56,22 @@ var readKinds = []readKind{
 	{"20 with traces, tokens", 930, `{ v2_transfers(args: {p_limit: 20}) { sender_canonical receiver_canonical base_amount sort_order traces { type height transaction_hash timestamp universal_chain_id } base_token_meta { denom representations { name symbol decimals } } } }`, nil},
 }
 
-// readSamples are what random queries ask for: of rows from all over the data.
+// readSamples are arguments of random queries, from rows all over the data.
 type readSamples struct{ orders, addresses, transactions []string }
 
-// reads is what one round of one target gave.
+// reads is the result of one round of one target.
 type reads struct {
 	kinds          [][]figure // by readKinds
 	cached, static []figure
 }
 
-// BenchmarkReads measures GraphQL over HTTP, on 8 connections, from a replica of 1 million generated transfers, and the same
-// from one of 10 thousand, each answered by a daemon of its own; beside them @cached answers, and a static body of
-// that size from a bare fiber server; and what the import of the data took. All alternate in one run, because the machine's
-// speed changes while it lasts; each figure is the median of its rounds. The load generator shares the cores with the servers.
+// BenchmarkReads measures GraphQL over HTTP, on 8 connections, from a replica of 1 million generated transfers and from
+// one of 10 thousand, each with a daemon of its own. For comparison, it measures @cached answers, a static body of that
+// size from a bare fiber server, and the import of the data. All alternate in one run, because the machine's speed
+// changes. Each figure is the median of its rounds. The load generator shares the cores with the servers.
 //
-// BENCH_TRANSFERS is the size of the large replica. Its rows are made once and kept in BENCH_DIR, or in the user's cache.
+// BENCH_TRANSFERS is the size of the large replica. Its rows are made once and kept in BENCH_DIR, or in the user's
+// cache.
 func BenchmarkReads(b *testing.B) {
 	const rounds, each = 5, time.Second
 	transfers := envNumber(b, "BENCH_TRANSFERS", 1_000_000)
@@ -150,7 +151,7 @@ func reportReplica(b *testing.B, peak memory, size int64, imported, added import
 	b.ReportMetric(imported.perSecond(), "imported/s")
 }
 
-// middleRatio is the median of the rounds' ratios of answers a second.
+// middleRatio is the median of the rounds' ratios of answers per second.
 func middleRatio(a, b []figure) float64 {
 	ratios := make([]float64, len(a))
 	for i := range a {
@@ -172,7 +173,7 @@ func envNumber(b *testing.B, name string, otherwise int) int {
 	return n
 }
 
-// records returns a file of generated records, made by the command where it is not there yet.
+// records returns a file of generated records. The command makes the file if it is missing.
 func records(b *testing.B, d *daemonProcess, transfers, seed int) string {
 	folder := os.Getenv("BENCH_DIR")
 	if folder == "" {
@@ -192,7 +193,7 @@ func records(b *testing.B, d *daemonProcess, transfers, seed int) string {
 	return file
 }
 
-// newReadDaemon prepares an appliance whose replica has so many transfers, and says what their import took.
+// newReadDaemon prepares an appliance with a replica of so many transfers, and returns the rate of their import.
 func newReadDaemon(b *testing.B, transfers int) (*daemonProcess, importRate) {
 	d := newDaemonFolder(b)
 	d.configure("ATTESTD_LIMITS_GRAPHQL_RATE=unlimited")
@@ -201,7 +202,7 @@ func newReadDaemon(b *testing.B, transfers int) (*daemonProcess, importRate) {
 
 func (d *daemonProcess) replica() string { return filepath.Join(d.dir, "data", daemon.ReplicaFile) }
 
-// importRate is what an import took.
+// importRate is the result of an import.
 type importRate struct {
 	transfers int
 	records   int64
@@ -269,7 +270,7 @@ func sampleReplica(b testing.TB, d *daemonProcess) *readSamples {
 	return &s
 }
 
-// requests are all requests of a kind, the first of them known to be answered with rows.
+// requests returns all requests of a kind. It checks that the first of them is answered with rows.
 func (k readKind) requests(b testing.TB, url string, s *readSamples) (requests [][]byte) {
 	if k.samples == nil {
 		requests = append(requests, graphqlRequest(url, k.query, nil))
@@ -282,7 +283,7 @@ func (k readKind) requests(b testing.TB, url string, s *readSamples) (requests [
 	return requests
 }
 
-// variable is a list where the query wants one.
+// variable returns a list if the query takes one.
 func (k readKind) variable(v string) any {
 	if strings.Contains(k.query, "$v: jsonb") {
 		return []string{v}
@@ -293,13 +294,13 @@ func (k readKind) variable(v string) any {
 func graphqlRequest(url, query string, variables map[string]any) []byte {
 	body, err := json.Marshal(map[string]any{"query": query, "variables": variables})
 	if err != nil {
-		panic(err) // strings and maps of them
+		panic(err) // the values are strings, and maps of strings
 	}
 	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		daemon.GraphQLPath, strings.TrimPrefix(url, "http://"), len(body), body)
 }
 
-// checkAnswer sends a request once, and requires rows in the answer and no errors.
+// checkAnswer sends a request once. The answer must have rows and no errors.
 func checkAnswer(b testing.TB, url string, request []byte) []byte {
 	conn := dial(b, url)
 	defer conn.Close()
@@ -326,10 +327,10 @@ func dial(b testing.TB, url string) net.Conn {
 	return conn
 }
 
-// readConnections are how many connections ask at once.
+// readConnections is the number of concurrent connections.
 const readConnections = 8
 
-// load sends requests in turn on some connections, each one after the other, and one at least.
+// load sends requests in turn on some connections. Each connection sends at least one.
 func load(b testing.TB, url string, pid int, requests [][]byte, connections int, each time.Duration) figure {
 	before, start := cpuTime(b, pid), time.Now()
 	latencies := make([][]time.Duration, connections)
@@ -367,14 +368,14 @@ func load(b testing.TB, url string, pid int, requests [][]byte, connections int,
 	}
 }
 
-// memory is what a process has resident, in bytes.
+// memory is the resident memory of a process, in bytes.
 type memory struct{ resident, anonymous float64 }
 
 func (m memory) most(now memory) memory {
 	return memory{max(m.resident, now.resident), max(m.anonymous, now.anonymous)}
 }
 
-// watchMemory looks at a process twenty times a second, until the function that it returns is called for the peaks.
+// watchMemory polls a process twenty times per second. The returned function ends that, and returns the peaks.
 func watchMemory(b testing.TB, pid int) func() memory {
 	peak := memoryOf(pid)
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -401,7 +402,7 @@ func watchMemory(b testing.TB, pid int) func() memory {
 	}
 }
 
-// memoryOf reads proc_pid_status(5), zero where it cannot be read.
+// memoryOf reads proc_pid_status(5). It returns zero if that fails.
 func memoryOf(pid int) (m memory) {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(text)) {
@@ -420,10 +421,10 @@ func memoryOf(pid int) (m memory) {
 	return m
 }
 
-// The variables that make TestServeStatic serve.
+// Environment variables of TestServeStatic.
 const staticFile, staticListen = "BENCH_STATIC_FILE", "BENCH_STATIC_LISTEN"
 
-// startStatic serves a body from a process of its own, and returns its address and that process.
+// startStatic serves a body from a child process, and returns its address and process id.
 func startStatic(b *testing.B, body []byte) (url string, pid int) {
 	file := filepath.Join(b.TempDir(), "body")
 	if err := os.WriteFile(file, body, 0o600); err != nil {
@@ -449,11 +450,11 @@ func startStatic(b *testing.B, body []byte) (url string, pid int) {
 		if time.Now().After(deadline) {
 			b.Fatal(err)
 		}
-		time.Sleep(10 * time.Millisecond) // between two questions, as waitReady
+		time.Sleep(10 * time.Millisecond) // between two polls, as in waitReady
 	}
 }
 
-// TestServeStatic is the process that startStatic starts: what fiber can do at most. It ends by being killed.
+// TestServeStatic is the process that startStatic starts: the upper bound for fiber. It ends when it is killed.
 func TestServeStatic(t *testing.T) {
 	file := os.Getenv(staticFile)
 	if file == "" {

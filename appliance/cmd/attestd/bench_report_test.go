@@ -13,13 +13,13 @@ import (
 	"slices"
 )
 
-// row is one line of the results. Times are in microseconds but for the latency, CPU is that of one attestation.
+// row is one line of the results. Times are in microseconds except for Latency. CPU is per attestation.
 type row struct {
 	System      string  `json:"system"`
 	HSM         string  `json:"hsm,omitempty"`
 	Latency     float64 `json:"latencyMillis"` // of C_Sign
 	Connections int     `json:"connections"`   // or sessions, or callers
-	Cores       int     `json:"cores"`         // that the system had; the clients shared them if the machine has no more
+	Cores       int     `json:"cores"`         // of the system; the clients share them if the machine has no more
 	PerSecond   float64 `json:"perSecond"`
 	Slowest     float64 `json:"slowest"` // per second, of the rounds
 	Fastest     float64 `json:"fastest"`
@@ -27,12 +27,12 @@ type row struct {
 	P99         float64 `json:"p99,omitzero"`
 	Daemon      float64 `json:"cpuDaemon,omitzero"`
 	Worker      float64 `json:"cpuWorker,omitzero"`
-	Sign        float64 `json:"cpuSign,omitzero"`    // C_Sign's part of the worker's
-	Clients     float64 `json:"cpuClients,omitzero"` // the load generator's
-	Others      float64 `json:"others,omitzero"`     // share of the machine's cores that neither had: the kernel's own threads, and whatever else ran
+	Sign        float64 `json:"cpuSign,omitzero"`    // share of C_Sign in the worker's
+	Clients     float64 `json:"cpuClients,omitzero"` // of the load generator
+	Others      float64 `json:"others,omitzero"`     // share of all cores that other processes and the kernel used
 }
 
-// take takes what the clients saw, and the CPU that the processes of the system used meanwhile, in microseconds.
+// take sets the clients' results, and the CPU that the processes of the system used, in microseconds.
 func (r *row) take(f loaded, daemon, worker float64) {
 	n := float64(f.answers)
 	r.PerSecond, r.P50, r.P99, r.Clients = f.perSecond, micros(f.p50), micros(f.p99), f.cpuMicros
@@ -40,12 +40,12 @@ func (r *row) take(f loaded, daemon, worker float64) {
 	r.Others = max(0, f.busy-daemon-worker-f.cpuMicros*n) / micros(f.elapsed) / float64(runtime.NumCPU())
 }
 
-// key tells which lines replace which.
+// key identifies a measurement. A new row replaces an old one with the same key.
 func (r row) key() string {
 	return fmt.Sprintf("%s %s %08.3f %02d %05d", r.HSM, r.System, r.Latency, r.Cores, r.Connections)
 }
 
-// medianRow takes each member's median by itself.
+// medianRow takes the median of each member separately.
 func medianRow(rows []row) row {
 	m := rows[0]
 	for _, field := range []func(*row) *float64{
@@ -75,7 +75,7 @@ func (r row) print() {
 		r.Slowest, r.Fastest, r.P50, r.P99, r.Daemon, r.Worker, r.Sign, r.Clients, 100*r.Others)
 }
 
-// keep puts the rows into a file of results, in the place of earlier ones of the same measurement, and returns all.
+// keep adds the rows to a file of results. They replace earlier rows of the same measurement. It returns all rows.
 func keep(path string, rows results) (results, error) {
 	all, err := kept[results](path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -101,7 +101,7 @@ func keep(path string, rows results) (results, error) {
 	return all, os.WriteFile(path, text.Bytes(), 0o644)
 }
 
-// kept reads what an earlier run has left in a file.
+// kept reads the results of earlier runs.
 func kept[T any](path string) (all T, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -110,7 +110,7 @@ func kept[T any](path string) (all T, err error) {
 	return all, json.Unmarshal(text, &all)
 }
 
-// rounded has the digits that mean something.
+// rounded rounds to the significant digits.
 func (r row) rounded() row {
 	for _, value := range []*float64{&r.PerSecond, &r.Slowest, &r.Fastest, &r.P50, &r.P99, &r.Daemon, &r.Worker, &r.Sign, &r.Clients} {
 		*value = math.Round(*value*10) / 10

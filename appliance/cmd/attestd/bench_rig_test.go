@@ -17,12 +17,12 @@ import (
 	"github.com/attestd/attestd/hsm/hsmtest"
 )
 
-// What is measured, by the names in the results.
+// The measured systems, by their names in the results.
 const (
-	inC        = "C_Sign from C"      // sessions of a program in C that does nothing else
+	inC        = "C_Sign from C"      // sessions of a C program that only signs
 	inGo       = "C_Sign from Go"     // `attestd hsm bench`
 	before     = "attestd before"     // -before
-	now        = "attestd"            // -program, or what was compiled with this test
+	now        = "attestd"            // -program, or the attestd that was compiled with this test
 	integrated = "Tessera integrated" // the peer, which answers with a checkpoint
 	sequenced  = "Tessera sequenced"
 	alone      = "the journal alone" // callers of Append
@@ -31,21 +31,21 @@ const (
 	softHSM = "SoftHSM"
 )
 
-// everySystem are those names.
+// everySystem has those names.
 var everySystem = []string{inC, inGo, before, now, integrated, sequenced, alone}
 
-// system is a thing that is measured, with so many connections, sessions or callers.
+// system is a measured system. connections may mean sessions or callers.
 type system struct {
 	name    string
 	measure func(tb testing.TB, connections int) row
 }
 
-// rig has what one HSM needs to be measured in all ways.
+// rig is an HSM with the ways to measure it.
 type rig struct {
 	settings benchSettings
 	hsm      string
 	token    *hsmtest.Token
-	spent    func() (signatures int, cpu time.Duration) // of C_Sign; nil: not known
+	spent    func() (signatures int, cpu time.Duration) // of C_Sign; nil if not known
 	latency  time.Duration
 }
 
@@ -56,7 +56,7 @@ type measuredDaemon struct {
 	rig    rig
 }
 
-// newRig makes the HSM: SoftHSM, or one that signs as a fast one in the network does, with that latency.
+// newRig makes the HSM: SoftHSM, or a fast network HSM of the given latency.
 func (s benchSettings) newRig(tb testing.TB, hsm string) rig {
 	tb.Helper()
 	if hsm == softHSM {
@@ -90,13 +90,13 @@ journal: { origin: attestd.invalid/bench }
 	r.settings.onServerCores(tb, func() { d.start(tb) })
 	tb.Cleanup(func() { d.kill(tb) })
 	d.worker = d.daemonProcess.worker(tb)
-	settle := r.settings // attestd finds out under load how many sessions the HSM has use for
+	settle := r.settings // attestd adapts the number of HSM sessions under load
 	settle.window *= 5
 	settle.load(tb, d.url, d.token, settleConnections, func(int) {})
 	return system{name, d.measure}
 }
 
-// settleConnections are more than sessions.
+// settleConnections exceeds the number of sessions.
 const settleConnections = 256
 
 func (d measuredDaemon) measure(tb testing.TB, connections int) row {
@@ -116,7 +116,7 @@ func (d measuredDaemon) measure(tb testing.TB, connections int) row {
 	return r
 }
 
-// sessionsBefore are the sessions that an earlier attestd is told to open. The first ones did not look for a good number.
+// sessionsBefore is the number of sessions for an earlier attestd. The first versions did not adapt it.
 func (r rig) sessionsBefore() int {
 	if r.hsm == softHSM {
 		return 0
@@ -128,7 +128,7 @@ func (r rig) row(connections int) row {
 	return row{HSM: r.hsm, Latency: r.latency.Seconds() * 1000, Connections: connections, Cores: r.settings.cores}
 }
 
-// fromC is what the token gives to C.
+// fromC measures C_Sign of the token from a C program.
 func (r rig) fromC(tb testing.TB, sessions int) row {
 	tb.Helper()
 	row := r.row(sessions)
@@ -139,7 +139,8 @@ func (r rig) fromC(tb testing.TB, sessions int) row {
 	return row
 }
 
-// useful are the sessions that give the most: SoftHSM, which has the CPU alone, gets slower with more than there are cores.
+// useful returns the number of sessions with the highest rate. SoftHSM only uses CPU, so it gets slower with more
+// sessions than cores.
 func (r rig) useful(sessions int) int {
 	if r.hsm == softHSM {
 		return min(sessions, r.settings.cores)
@@ -147,7 +148,7 @@ func (r rig) useful(sessions int) int {
 	return sessions
 }
 
-// fromGo measures in a process of its own, as the server is one.
+// fromGo measures in a child process, since the server is a separate process, too.
 func (r rig) fromGo(tb testing.TB, sessions int) row {
 	tb.Helper()
 	row := r.row(sessions)
@@ -170,7 +171,7 @@ func (r rig) fromGo(tb testing.TB, sessions int) row {
 	return row
 }
 
-// load asks on so many connections, from the cores that the server does not have, as far as there are any.
+// load runs the clients on the cores that the server does not have, if there are any.
 func (s benchSettings) load(tb testing.TB, url, key string, connections int, mark func(edge int)) (f loaded) {
 	tb.Helper()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -188,8 +189,8 @@ func (s benchSettings) onServerCores(tb testing.TB, f func()) {
 	onCores(tb, 0, s.cores, f)
 }
 
-// onCores calls f on a thread that runs on some of the cores that it may use only, as do the processes that f starts: from
-// the one numbered first up to end.
+// onCores calls f on a thread that may only use some of its cores: those numbered from first up to end. The processes
+// that f starts inherit that.
 func onCores(tb testing.TB, first, end int, f func()) {
 	tb.Helper()
 	runtime.LockOSThread()

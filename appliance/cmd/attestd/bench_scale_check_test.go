@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// What `make bench-scale` measures is measured of a small replica, so that it works when it is wanted.
+// `make bench-scale` works: a run with small replicas measures everything.
 func TestDrillTheBenchmarkOfScaleMeasures(t *testing.T) {
 	daemons := newScaleDaemons(t)
 	t.Parallel() // from here: this process makes the tokens
@@ -51,14 +51,14 @@ func TestDrillTheBenchmarkOfScaleMeasures(t *testing.T) {
 	}
 }
 
-// What is large is removed, however the benchmark ends.
+// The large files are removed, however the benchmark ends.
 func TestDrillTheBenchmarkOfScaleLeavesNothing(t *testing.T) {
 	t.Parallel()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	parent, err := os.MkdirTemp("", "scale") // a socket's path is short
+	parent, err := os.MkdirTemp("", "scale") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}

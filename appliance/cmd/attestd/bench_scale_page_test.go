@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// scaleRun is what BenchmarkScale has measured with so many transfers.
+// scaleRun is the result of BenchmarkScale for a number of transfers.
 type scaleRun struct {
 	Transfers int      `json:"transfers"`
 	Cores     int      `json:"cores"`
@@ -21,13 +21,13 @@ type scaleRun struct {
 	Follow    followed `json:"follow"`
 }
 
-// filled is one line of the filling.
+// filled is one line of the table of filling.
 type filled struct {
-	Transfers int     `json:"transfers"` // in the replica then
-	PerSecond float64 `json:"perSecond"` // transfers, since the line before
+	Transfers int     `json:"transfers"` // in the replica at that time
+	PerSecond float64 `json:"perSecond"` // transfers, since the previous line
 	Rows      float64 `json:"rowsPerSecond"`
 	Bytes     float64 `json:"bytes"`   // of the file
-	Anonymous float64 `json:"rssAnon"` // of the importing process at most, in bytes
+	Anonymous float64 `json:"rssAnon"` // peak of the importing process, in bytes
 }
 
 // readAt is a read of a replica of one size. Times are in microseconds.
@@ -38,25 +38,26 @@ type readAt struct {
 	CPU       float64 `json:"cpu"`
 	P50       float64 `json:"p50"`
 	P99       float64 `json:"p99"`
-	Ratio     float64 `json:"ratio"`   // how many times as many the smallest one answers a second, the median of the rounds
+	Ratio     float64 `json:"ratio"`   // rate of the smallest replica divided by this one, median of the rounds
 	Anonymous float64 `json:"rssAnon"` // of the daemon, after it
 }
 
-// followed is how long after they are written upstream new transfers are read. Times are in seconds.
+// followed is the delay from a write upstream until the new transfer is read. Times are in seconds.
 type followed struct {
 	PerSecond int     `json:"perSecond"`
 	New       int     `json:"new"`
 	P50       float64 `json:"p50"`
 	P99       float64 `json:"p99"`
 	Most      float64 `json:"most"`
-	InStep    float64 `json:"inStep"`  // from the start of the daemon until all was there
-	Anonymous float64 `json:"rssAnon"` // of the daemon at most, in bytes
+	InStep    float64 `json:"inStep"`  // from the start of the daemon until it was in step
+	Anonymous float64 `json:"rssAnon"` // peak of the daemon, in bytes
 }
 
 // scaleRuns are all results, the smallest first.
 type scaleRuns []scaleRun
 
-// keepScale puts runs into a file of results, in the place of earlier ones of the same number of transfers, and returns all.
+// keepScale adds runs to a file of results, where they replace earlier runs of the same number of transfers. It returns
+// all runs.
 func keepScale(path string, runs []scaleRun) (scaleRuns, error) {
 	all, err := kept[scaleRuns](path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) || len(runs) == 0 {
@@ -73,7 +74,7 @@ func keepScale(path string, runs []scaleRun) (scaleRuns, error) {
 	return all, os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
-// rounded has the digits that mean something.
+// rounded rounds to the significant digits.
 func (r scaleRun) rounded() scaleRun {
 	round := func(digits float64, values ...*float64) {
 		for _, v := range values {
@@ -92,12 +93,12 @@ func (r scaleRun) rounded() scaleRun {
 	return r
 }
 
-// The aims of the replica's growth.
+// The aims for a growing replica.
 const (
 	aimBytesEach  = 1200   // of the file, for a transfer with its packet, traces and index entries
-	aimMillion    = 15_000 // transfers a second when the first million is in
-	aimTenMillion = 8000   // when ten million are
-	aimSlower     = 2      // the last line's cost of a row, of the first's
+	aimMillion    = 15_000 // transfers per second at the first million
+	aimTenMillion = 8000   // at ten million
+	aimSlower     = 2      // cost of a row in the last line, relative to the first
 	aimScaleRatio = 1.3    // of the reads
 	aimAnonymous  = 500e6  // bytes
 	aimMillionAt  = 1_000_000
@@ -129,7 +130,7 @@ func (r scaleRun) tables() string {
 	return t.String() + r.aims()
 }
 
-// aims are what this project wants of itself, and what came of it.
+// aims writes the table of this project's aims and the measured values.
 func (r scaleRun) aims() string {
 	var t strings.Builder
 	fmt.Fprintf(&t, "\n| aims, %s transfers | aim | measured |\n| --- | --- | --- |\n", thousands(float64(r.Transfers)))

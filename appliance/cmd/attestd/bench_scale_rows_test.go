@@ -17,15 +17,15 @@ import (
 	"github.com/attestd/attestd/appliance/index/dataset"
 )
 
-// madePart is a file of some of a world's rows, or what kept it from being made.
+// madePart is a file of some of a world's rows, or the error that kept it from being made.
 type madePart struct {
 	path      string
 	transfers int
 	err       error
 }
 
-// makeRows makes files in a folder of so many transfers each, as `attestd replica generate` does, at most one ahead of the one
-// that is taken. All are of one world. It ends with the world, an error, or ctx.
+// makeRows writes files of so many transfers each into a folder, as `attestd replica generate` does. It makes at most
+// one file ahead. All files are parts of one world. It ends with the world, an error, or ctx.
 func makeRows(ctx context.Context, folder string, o dataset.GenerateOptions, each int) <-chan madePart {
 	parts := make(chan madePart)
 	m := &partMaker{folder: folder, each: each, parts: parts}
@@ -44,7 +44,7 @@ func makeRows(ctx context.Context, folder string, o dataset.GenerateOptions, eac
 	return parts
 }
 
-// partMaker writes rows into files. It belongs to the goroutine that generates.
+// partMaker writes rows into files. The generating goroutine owns it.
 type partMaker struct {
 	folder string
 	each   int
@@ -52,7 +52,7 @@ type partMaker struct {
 
 	made int
 	now  madePart
-	rows chan []byte // lines for the file that is being written; nil: there is none
+	rows chan []byte // lines for the open file; nil if none is open
 	done chan error
 }
 
@@ -92,7 +92,7 @@ func (m *partMaker) write(lines []byte) error {
 	}
 }
 
-// open begins a file, which a goroutine writes until rows is closed.
+// open begins a file. A goroutine writes it until rows is closed.
 func (m *partMaker) open() {
 	m.made++
 	m.now.path = filepath.Join(m.folder, fmt.Sprintf("%d.ndjson.zst", m.made))
@@ -110,7 +110,7 @@ func (m *partMaker) open() {
 	}(m.now.path, m.rows, m.done)
 }
 
-// hand ends the file, if there is one, and hands it out.
+// hand ends the open file, if any, and sends it.
 func (m *partMaker) hand(ctx context.Context) error {
 	if m.rows == nil {
 		return nil
@@ -129,7 +129,7 @@ func (m *partMaker) hand(ctx context.Context) error {
 	}
 }
 
-// runWatched runs a command to its end, and returns the most memory that it had and what it wrote. It is ended with ctx.
+// runWatched runs a command to its end, and returns its peak memory and its output. ctx ends the command.
 func runWatched(ctx context.Context, tb testing.TB, cmd *exec.Cmd) (peak memory, out []byte, err error) {
 	tb.Helper()
 	var written bytes.Buffer

@@ -19,30 +19,31 @@ import (
 	"github.com/attestd/attestd/appliance/index/dataset"
 )
 
-// How BenchmarkScale measures; -rounds, -window, -results and -page are of BenchmarkAttestations, too.
+// Flags of BenchmarkScale. It shares -rounds, -window, -results and -page with BenchmarkAttestations.
 var (
 	scaleTransfers = flag.Int("transfers", 10_000_000, "BenchmarkScale: how many transfers are filled in; 0 measures nothing, and makes the page alone")
 	scaleDir       = flag.String("dir", "/var/tmp", "BenchmarkScale: where the replicas are made, in a folder that is removed")
 	scaleLive      = flag.Duration("live", 30*time.Second, "BenchmarkScale: for how long new transfers are followed")
 )
 
-// scale says what to measure.
+// scale is the settings of a measurement.
 type scale struct {
-	transfers int           // of the largest replica
-	middle    int           // of the one between; those of the smallest or of the largest mean that there is none
-	small     int           // of the smallest
-	each      int           // a line of the table is for so many transfers more
+	transfers int           // in the largest replica
+	middle    int           // in the middle one; if equal to the smallest or the largest, there is no middle one
+	small     int           // in the smallest
+	each      int           // transfers per line of the table
 	live      time.Duration // for which new transfers are followed
-	perSecond int           // how many of them
+	perSecond int           // new transfers per second
 	window    time.Duration // of one measurement of a read
 	rounds    int
-	say       func(format string, args ...any) // how far it is
+	say       func(format string, args ...any) // prints the progress
 }
 
-// BenchmarkScale measures what becomes of the replica as it grows: how fast `attestd replica import` fills it, the file and what
-// the process allocates, for each million of made-up transfers; five reads over HTTP from the full one, one of a million and
-// one of ten thousand, in turns; and how long after they are written upstream new transfers are read from the full one, while it
-// follows. The rows of the next million are made while one is imported. Ctrl-C ends it and removes what it has made.
+// BenchmarkScale measures the replica as it grows. For each million of generated transfers, it measures the rate of
+// `attestd replica import`, the size of the file, and the memory of the process. It compares five reads over HTTP from
+// the full replica with one of a million and one of ten thousand transfers, in turns. Finally it measures the delay
+// from a write upstream until the full replica, as a follower, serves the new transfer. The rows of the next million
+// are made while one is imported. Ctrl-C ends it and removes its files.
 func BenchmarkScale(b *testing.B) {
 	ctx, stop := signal.NotifyContext(b.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -74,8 +75,8 @@ func BenchmarkScale(b *testing.B) {
 	}
 }
 
-// scaleFolder makes the folder in which all temporary ones are. What a run that was killed has left there is removed. A second
-// run in it at the same time is refused.
+// scaleFolder makes the folder for all temporary files. It removes the files of a killed run, and refuses a second run
+// at the same time.
 func scaleFolder(b *testing.B, parent string) {
 	folder := filepath.Join(parent, "attestd-scale")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -101,7 +102,7 @@ func scaleFolder(b *testing.B, parent string) {
 	b.Setenv("TMPDIR", folder)
 }
 
-// scaleDaemons are appliances whose replicas are empty yet.
+// scaleDaemons are appliances with empty replicas.
 type scaleDaemons struct{ small, middle, large *daemonProcess }
 
 func newScaleDaemons(tb testing.TB) scaleDaemons {
@@ -114,7 +115,7 @@ func newScaleDaemons(tb testing.TB) scaleDaemons {
 	return scaleDaemons{empty(), empty(), empty()}
 }
 
-// measure fills the replicas, reads them and has the largest follow the smallest.
+// measure fills the replicas, reads them, and makes the largest follow the smallest.
 func (s scale) measure(ctx context.Context, tb testing.TB, d scaleDaemons) scaleRun {
 	tb.Helper()
 	world := newWorld(tb, d.small, dataset.GenerateOptions{Transfers: s.small, Seed: 2, Now: time.Now()})
@@ -138,8 +139,8 @@ type sizedDaemon struct {
 	transfers int
 }
 
-// checkRoom refuses what the disk has no room for, by what the smallest replica takes, and a quarter more. The rows that are
-// imported take a third of that, for two lines of the table at once.
+// checkRoom fails the test if the disk is too small. It expects the size per transfer of the smallest replica, and a
+// quarter more. The imported rows take a third of that, for two lines of the table at once.
 func (s scale) checkRoom(tb testing.TB, small *daemonProcess) {
 	tb.Helper()
 	each := fileSize(tb, small.replica()) / float64(s.small) * 1.25
@@ -170,7 +171,7 @@ func (s scale) fill(ctx context.Context, tb testing.TB, d sizedDaemon, each int)
 	parts := makeRows(ctx, tb.TempDir(), dataset.GenerateOptions{Transfers: d.transfers, Seed: 1, Now: time.Now()}, each)
 	defer func() {
 		cancel()
-		for range parts { // until nothing more is written into the folder
+		for range parts { // until the folder is written no more
 		}
 	}()
 	done := 0
@@ -211,7 +212,7 @@ func (d sizedDaemon) importPart(ctx context.Context, tb testing.TB, part madePar
 	return filled{PerSecond: float64(part.transfers) / imported.Seconds, Rows: float64(imported.Rows) / imported.Seconds, Anonymous: memory.anonymous}
 }
 
-// read asks each replica in each of the ways, in turns.
+// read measures each kind of read on each replica, in turns.
 func (s scale) read(ctx context.Context, tb testing.TB, replicas []sizedDaemon) (lines []readAt) {
 	tb.Helper()
 	requests := make([][][][]byte, len(replicas)) // by replica and kind
@@ -245,7 +246,7 @@ func (s scale) read(ctx context.Context, tb testing.TB, replicas []sizedDaemon) 
 	return lines
 }
 
-// follow has the largest replica follow the smallest, to which new transfers are written.
+// follow makes the largest replica follow the smallest, while new transfers are written to that.
 func (s scale) follow(ctx context.Context, tb testing.TB, up *daemonProcess, d sizedDaemon, world *dataset.World) followed {
 	tb.Helper()
 	if ctx.Err() != nil {

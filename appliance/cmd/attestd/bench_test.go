@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// How BenchmarkAttestations measures. `make bench ARGS='-window 5s -rounds 5'` takes longer and is surer.
+// Flags of BenchmarkAttestations. `make bench ARGS='-window 5s -rounds 5'` takes longer and is more precise.
 var (
 	benchWindow      = flag.Duration("window", time.Second, "BenchmarkAttestations, BenchmarkScale: how long one measurement takes")
 	benchRounds      = flag.Int("rounds", 3, "BenchmarkAttestations, BenchmarkScale: measurements of each, in turns; their medians are the result")
@@ -26,12 +26,12 @@ var (
 	benchPage        = flag.String("page", "", "BenchmarkAttestations, BenchmarkScale: a page whose tables are made anew from that file")
 )
 
-// benchSettings are the flags, read.
+// benchSettings are the parsed flags.
 type benchSettings struct {
 	window, warm time.Duration
 	rounds       int
 	connections  []int
-	cores        int // that the server has
+	cores        int // of the server
 	systems      []string
 	program      string
 	before       string
@@ -45,7 +45,7 @@ func readBenchSettings(tb testing.TB) benchSettings {
 	}
 }
 
-// split returns the parts of a list with commas.
+// split splits a list at commas.
 func split(text string) []string {
 	if text == "" {
 		return nil
@@ -53,7 +53,7 @@ func split(text string) []string {
 	return strings.Split(text, ",")
 }
 
-// listed reads a list with commas.
+// listed parses a list with commas.
 func listed[T any](tb testing.TB, text string, read func(string) (T, error)) []T {
 	tb.Helper()
 	var list []T
@@ -69,10 +69,10 @@ func listed[T any](tb testing.TB, text string, read func(string) (T, error)) []T
 
 func (s benchSettings) wants(name string) bool { return slices.Contains(s.systems, name) }
 
-// BenchmarkAttestations measures whole attestations over HTTP, each synced to disk before it is answered: with an HSM that signs
-// as a fast one in the network does, after 0, 1 and 5 ms, and with SoftHSM; beside what C_Sign gives to a program that does
-// nothing else, and beside a peer. What is compared alternates in one run, because the machine's speed changes while it
-// lasts; each figure is the median of its rounds.
+// BenchmarkAttestations measures whole attestations over HTTP, each synced to disk before its answer. It uses a fast
+// network HSM that signs after 0, 1 and 5 ms, and SoftHSM. For comparison, it measures C_Sign in a program that only
+// signs, and a peer. Compared systems alternate in one run, because the machine's speed changes. Each figure is the
+// median of its rounds.
 func BenchmarkAttestations(b *testing.B) {
 	s := readBenchSettings(b)
 	var rows []row
@@ -96,7 +96,7 @@ func BenchmarkAttestations(b *testing.B) {
 	}
 }
 
-// measure measures with an HSM; and the peer, which has none, beside one that takes no time.
+// measure measures with an HSM. The peer has no HSM; it is compared with an HSM of latency 0.
 func (s benchSettings) measure(tb testing.TB, hsm string) (rows []row) {
 	tb.Helper()
 	systems, program := s.newRig(tb, hsm).systems(tb), ""
@@ -116,10 +116,11 @@ func (s benchSettings) measure(tb testing.TB, hsm string) (rows []row) {
 	return rows
 }
 
-// mostSoft are the connections that SoftHSM is measured with: more only wait for the same CPU.
+// mostSoft is the most connections for SoftHSM: more would only wait for the same CPU.
 const mostSoft = 64
 
-// measureCores measures attestd with an HSM that takes no time, on some of the cores. The clients have the others, if there are any.
+// measureCores measures attestd on some of the cores, with an HSM of latency 0. The clients have the other cores, if
+// any.
 func (s benchSettings) measureCores(tb testing.TB, cores []int) []row {
 	tb.Helper()
 	if !s.wants(now) {
@@ -132,10 +133,10 @@ func (s benchSettings) measureCores(tb testing.TB, cores []int) []row {
 	return s.inTurns(tb, systems, coresConnections)
 }
 
-// coresConnections are enough for every core to have work.
+// coresConnections is enough to give every core work.
 const coresConnections = 128
 
-// everyCores are numbers of cores of this machine: some, all but one, and all, which the clients share.
+// everyCores is a list of numbers of cores: some, all but one, and all, which the clients share.
 func everyCores() string {
 	list := []string{}
 	for n := 1; n < runtime.NumCPU()-1; n *= 2 {
@@ -159,7 +160,7 @@ func (s benchSettings) measureJournal(tb testing.TB) (rows []row) {
 	return rows
 }
 
-// systems are those that use the rig's token. None is started that is not wanted.
+// systems starts the wanted systems that use the rig's token.
 func (r rig) systems(tb testing.TB) []system {
 	tb.Helper()
 	var list []system

@@ -16,8 +16,8 @@ import (
 	"github.com/attestd/attestd/store/redemptions"
 )
 
-// A stolen signature is redeemed, and then its addresses are attested with an API key: the alarm stays, for the appliance and for an
-// auditor.
+// A stolen signature is redeemed, and then an API key attests its addresses: the alarm stays, for the appliance and for
+// an auditor.
 func TestAnAlarmIsNotWipedWithAnAPIKey(t *testing.T) {
 	w := newWatched(t)
 	t.Parallel() // from here: this process makes the tokens
@@ -63,7 +63,7 @@ func TestAnAlarmIsNotWipedWithAnAPIKey(t *testing.T) {
 	}
 }
 
-// stolenOver is a signature of the appliance's key over a digest, which the appliance did not make.
+// stolenOver is a signature by the appliance's key over a digest, made without the appliance.
 func (w watched) stolenOver(t *testing.T, digest appliance.Digest) appliance.Attestation {
 	t.Helper()
 	a := appliance.Attestation{Hash: digest, SignerAddress: w.signer}
@@ -79,7 +79,7 @@ func (w watched) stolenOver(t *testing.T, digest appliance.Digest) appliance.Att
 	return a
 }
 
-// digestOf is what the appliance signs for two addresses.
+// digestOf is the digest that the appliance signs for two addresses.
 func digestOf(t *testing.T, unspendable, beneficiary string) appliance.Digest {
 	t.Helper()
 	scheme, err := appliance.NewScheme(appliance.SchemeNames[0], nil)
@@ -133,7 +133,7 @@ func TestAnExportAccountsForWhatItHadBefore(t *testing.T) {
 	}
 }
 
-// What was not held against the journal yet is not called unknown: after a restore of chain.db there may be thousands of ours.
+// Pending redemptions are not called unknown: after a restore of chain.db there may be thousands of genuine ones.
 func TestPendingRedemptionsAreNotUnknown(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -21,7 +21,7 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// thief DIGEST prints a signature of the configured HSM's key: someone who has the PIN, and not attestd, has it sign.
+// thief DIGEST prints a signature by the configured HSM's key. It acts as someone who has the PIN and bypasses attestd.
 func thief() {
 	signature, err := steal(os.Args[1])
 	if err == nil {
@@ -73,7 +73,7 @@ func newWatched(t *testing.T) watched {
 	return w
 }
 
-// awaitChain waits until the watchtower says so.
+// awaitChain waits for a status of the watchtower.
 func (w watched) awaitChain(t *testing.T, what string, is func(s chain.Status) bool) {
 	t.Helper()
 	await(t, what, func() (bool, string) {
@@ -86,7 +86,7 @@ func (w watched) awaitChain(t *testing.T, what string, is func(s chain.Status) b
 	})
 }
 
-// awaitRedemptions waits until there are so many, of which the journal has each.
+// awaitRedemptions waits until there are count redemptions, all of which the journal has.
 func (w watched) awaitRedemptions(t *testing.T, count int) {
 	t.Helper()
 	await(t, fmt.Sprintf("%d redemptions of ours", count), func() (bool, string) {
@@ -96,7 +96,7 @@ func (w watched) awaitRedemptions(t *testing.T, count int) {
 	})
 }
 
-// redemptions are those that the command lists.
+// redemptions are the redemptions that the command lists.
 func (w watched) redemptions(t *testing.T) []map[string]any {
 	t.Helper()
 	var list struct{ Redemptions []map[string]any }
@@ -106,7 +106,7 @@ func (w watched) redemptions(t *testing.T) []map[string]any {
 	return list.Redemptions
 }
 
-// attest attests by the API, and fails the test where that is refused.
+// attest attests over the API, and fails the test if that is refused.
 func (w watched) attest(t *testing.T) appliance.Attestation {
 	t.Helper()
 	a, status, code := w.attestation(t)
@@ -116,7 +116,7 @@ func (w watched) attest(t *testing.T) appliance.Attestation {
 	return a
 }
 
-// stolen is an attestation that the appliance's key made, and not the appliance.
+// stolen is an attestation that was signed with the appliance's key, but not by the appliance.
 func (w watched) stolen(t *testing.T, n byte) appliance.Attestation {
 	t.Helper()
 	a := appliance.Attestation{Hash: appliance.Digest{1: 0x5e, 31: n}, SignerAddress: w.signer}
@@ -144,7 +144,8 @@ func look(t *testing.T, program string) string {
 	return path
 }
 
-// The HSM is used behind our back. The appliance finds it, stops, and goes on when it is told to; so does an auditor who has nothing of it.
+// The watchtower detects a signature that bypassed the appliance, halts attesting, and continues after 'resume'. An
+// auditor without access to the appliance detects it, too.
 func TestASignatureThatWeNeverMadeIsCaughtOnChain(t *testing.T) {
 	w := newWatched(t)
 	t.Parallel() // from here: this process makes the tokens
@@ -200,7 +201,7 @@ func TestASignatureThatWeNeverMadeIsCaughtOnChain(t *testing.T) {
 	w.awaitChain(t, "another one halts again", func(s chain.Status) bool { return s.Halted })
 }
 
-// awaitReading waits until the daemon has judged a block that is made now.
+// awaitReading waits until the daemon has judged a new block.
 func (w watched) awaitReading(t *testing.T) {
 	t.Helper()
 	w.node.Mine(1)
@@ -208,7 +209,7 @@ func (w watched) awaitReading(t *testing.T) {
 	w.awaitChain(t, "the newest block is read", func(s chain.Status) bool { return s.Contracts[0].Block >= head })
 }
 
-// caughtByAnAuditor holds the chain against an export, on a machine that has nothing else.
+// caughtByAnAuditor compares the chain with an export, on a machine that has no other data.
 func (w watched) caughtByAnAuditor(t *testing.T, forged appliance.Attestation) {
 	t.Helper()
 	dir := t.TempDir()
@@ -243,7 +244,7 @@ func (w watched) verifierKey(t *testing.T) string {
 	return attestor.Log.VerifierKey
 }
 
-// Each command of docs/chain.md is typed, in its order. Those of an alarm are typed while there is one.
+// Each command of docs/chain.md works, in order. The commands for an alarm run during one.
 func TestTheDocumentOfTheWatchtowerIsTyped(t *testing.T) {
 	w := newWatched(t)
 	t.Parallel() // from here: this process makes the tokens
@@ -284,13 +285,13 @@ func TestTheDocumentOfTheWatchtowerIsTyped(t *testing.T) {
 	if typed < 8 {
 		t.Errorf("%d commands were typed", typed)
 	}
-	w.attest(t) // since resume was typed
+	w.attest(t) // resume was typed
 	if out := w.fails(t, "doctor"); !regexp.MustCompile(`fail +chain +usdc: 1 redemptions are not in the journal.*\n +→ attestd chain redemptions --unknown`).MatchString(out) {
 		t.Errorf("doctor:\n%s", out)
 	}
 }
 
-// While no daemon runs, the files tell what the last one has read, and doctor asks the contract itself.
+// While no daemon runs, the chain commands show what the last daemon read, and doctor asks the contract itself.
 func TestTheWatchtowersFilesAreReadWithoutADaemon(t *testing.T) {
 	w := newWatched(t)
 	t.Parallel() // from here: this process makes the tokens
@@ -300,7 +301,7 @@ func TestTheWatchtowersFilesAreReadWithoutADaemon(t *testing.T) {
 	w.start(t)
 	ours := w.attest(t)
 	w.signer = ours.SignerAddress
-	w.attestation(t) // of the same addresses, and so of the same hash
+	w.attestation(t) // the same addresses, and so the same hash
 	w.attests(t)
 	w.node.SetAttestor(t, w.signer)
 	w.node.Redeem(t, ours, 7)

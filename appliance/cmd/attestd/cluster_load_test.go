@@ -25,23 +25,23 @@ const (
 	clusterDeadline = 10 * time.Second // server.request_timeout's default
 )
 
-// clusterPatience is a client's, for all of a request: beyond the deadline, since the machine is busy.
+// clusterPatience is a client's timeout for a whole request. It exceeds the deadline, since the machine is busy.
 func clusterPatience() time.Duration { return clusterDeadline + longer(20*time.Second, 3*time.Second) }
 
-// clusterLoad is clients of each member that attest all the time. Each request has an Idempotency-Key; one that is not answered is
-// repeated at any member, or given up.
+// clusterLoad runs clients of each member that attest all the time. Each request has an Idempotency-Key. A request
+// without an answer is repeated at any member, or abandoned.
 type clusterLoad struct {
-	t     *testing.T // of the whole cluster, which lasts longer than a drill
+	t     *testing.T // of the whole cluster, which outlasts a drill
 	c     *cluster
 	token string
 	stop  context.CancelFunc
 	all   sync.WaitGroup
 
-	mu       sync.Mutex // protects all below
+	mu       sync.Mutex // protects the fields below
 	answered map[uuid.UUID]appliance.Attestation
-	ids      map[string]uuid.UUID // of each Idempotency-Key that was answered
+	ids      map[string]uuid.UUID // by each answered Idempotency-Key
 	refused  map[string]int       // by member, status and code
-	slowest  time.Duration        // of the answers, refusals among them
+	slowest  time.Duration        // of all answers, including refusals
 }
 
 // order is a request that is repeated until it is answered.
@@ -70,12 +70,12 @@ func (l *clusterLoad) end() {
 	l.all.Wait()
 }
 
-// work attests at a member, and repeats at others what that did not answer.
+// work attests at a member, and repeats unanswered requests at others.
 func (l *clusterLoad) work(ctx context.Context, home *member) {
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	h := &http.Client{Transport: transport, Timeout: clusterPatience()}
-	var open []order // those of before that may be in the journal, or not
+	var open []order // unanswered requests, which may be in the journal
 	for ctx.Err() == nil {
 		m, o := home, newOrder()
 		if len(open) > 0 && rand.N(2) == 0 {
@@ -85,9 +85,9 @@ func (l *clusterLoad) work(ctx context.Context, home *member) {
 			if len(open) < 100 && rand.N(4) > 0 {
 				open = append(open, o)
 			}
-			time.Sleep(20 * time.Millisecond) // as a client does that is not greedy
+			time.Sleep(20 * time.Millisecond) // as a polite client does
 		}
-		time.Sleep(2 * time.Millisecond) // leaves something of the machine to the drills
+		time.Sleep(2 * time.Millisecond) // leaves CPU for the drills
 	}
 }
 
@@ -100,7 +100,7 @@ func (l *clusterLoad) attest(h *http.Client, m *member, o order) bool {
 	status, body, err := l.post(h, m, o)
 	took := time.Since(began)
 	if m.down.Load() || m.changes.Load() != changes {
-		if status == http.StatusOK { // and if it was answered, it holds
+		if status == http.StatusOK { // an answer that arrived is binding
 			l.keep(m, o, began, body)
 		}
 		return status == http.StatusOK
@@ -156,12 +156,12 @@ func (l *clusterLoad) count(m *member, status int, body []byte, took time.Durati
 	l.slowest = max(l.slowest, took)
 	if status != http.StatusOK {
 		var problem struct{ Code string }
-		_ = json.Unmarshal(body, &problem) // the status says it, too
+		_ = json.Unmarshal(body, &problem) // the status suffices
 		l.refused[fmt.Sprintf("%s: %d %s", m.name, status, problem.Code)]++
 	}
 }
 
-// refusals are those since they were asked for last.
+// refusals returns the refusals since its last call.
 func (l *clusterLoad) refusals() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -170,7 +170,7 @@ func (l *clusterLoad) refusals() map[string]int {
 	return refused
 }
 
-// sofar is what was answered until now.
+// sofar returns the answers until now.
 func (l *clusterLoad) sofar() (answered map[uuid.UUID]appliance.Attestation, ids map[string]uuid.UUID, slowest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,7 +193,7 @@ type checkpointWatch struct {
 	all      sync.WaitGroup
 
 	mu    sync.Mutex
-	roots map[int64]tlog.Hash // of each size
+	roots map[int64]tlog.Hash // by size
 }
 
 func watchCheckpoints(c *cluster) *checkpointWatch {
@@ -227,11 +227,11 @@ func (w *checkpointWatch) watch(ctx context.Context, m *member) {
 			}
 			last = tree.N
 		}
-		time.Sleep(10 * time.Millisecond) // between two questions
+		time.Sleep(10 * time.Millisecond) // between two polls
 	}
 }
 
-// ask fails where the member is down, or has nothing to serve.
+// ask fails if the member is down, or has no checkpoint to serve.
 func (w *checkpointWatch) ask(h *http.Client, m *member) (tlog.Tree, error) {
 	resp, err := h.Get(m.url + "/log/checkpoint")
 	if err != nil {
@@ -273,7 +273,7 @@ func (w *checkpointWatch) await(size int64) {
 	})
 }
 
-// check holds the journal, as a member exports it, against all that was answered and served until now.
+// check compares a member's export of the journal with all answers and checkpoints until now.
 func (c *cluster) check(m *member) {
 	c.Helper()
 	answered, ids, slowest := c.load.sofar()
@@ -303,7 +303,7 @@ func (c *cluster) check(m *member) {
 	c.Logf("%d answered, %d recorded, %d checkpoints seen; slowest answer %s; refused %v", len(answered), len(records), len(roots), slowest.Round(time.Millisecond), c.load.refusals())
 }
 
-// readJournal exports the journal and holds its tree against checkpoints that were served.
+// readJournal exports the journal and compares its tree with the checkpoints that were served.
 func (c *cluster) readJournal(m *member, roots map[int64]tlog.Hash) (map[uuid.UUID]appliance.Record, map[string]uuid.UUID) {
 	c.Helper()
 	records, byKey := map[uuid.UUID]appliance.Record{}, map[string]uuid.UUID{}

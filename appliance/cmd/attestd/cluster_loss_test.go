@@ -11,12 +11,12 @@ import (
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 )
 
-// An asynchronous standby takes over that has not all. Every appliance notices, and none signs on until an operator decides. What the
-// standby has is there then, under a new log identity.
+// An asynchronous standby that lacks records takes over. Every appliance notices, and none signs until an operator
+// decides. Then the standby's records continue under a new log identity.
 func TestDrillClusterNoticesALostTail(t *testing.T) {
 	c := startCluster(t, postgrestest.NewServer(t, nil))
 	c.standby.Detach(c)                // no commit is answered from here on
-	time.Sleep(100 * time.Millisecond) // until what was answered is known here
+	time.Sleep(100 * time.Millisecond) // the load has received all answers
 	kept, ids, _ := c.load.sofar()
 	c.primary.Synchronous(c)
 	c.backWithin(time.Now(), afterPromotion, c.members...)
@@ -41,7 +41,8 @@ func TestDrillClusterNoticesALostTail(t *testing.T) {
 	c.check(c.members[2])
 }
 
-// acceptLoss is the operator's decision, at one appliance. The others follow it: they end, and the service manager starts them again.
+// acceptLoss is the operator's decision, at one appliance. The others follow: they exit, and the service manager
+// restarts them.
 func (c *cluster) acceptLoss(at *member) {
 	c.Helper()
 	for _, m := range c.members {
@@ -52,7 +53,7 @@ func (c *cluster) acceptLoss(at *member) {
 	at.start(c)
 	for _, m := range c.others(at) {
 		ended := make(chan struct{})
-		go func() { defer close(ended); _ = m.cmd.Wait() }() // its status says that it wants to be started again
+		go func() { defer close(ended); _ = m.cmd.Wait() }() // its exit status asks for a restart
 		select {
 		case <-ended:
 			m.start(c)
@@ -65,7 +66,7 @@ func (c *cluster) acceptLoss(at *member) {
 	}
 }
 
-// signsNothing waits until each member says that it has noticed, and expects it to attest nothing.
+// signsNothing waits until each member reports the loss, and expects it to attest nothing.
 func (c *cluster) signsNothing(since time.Time, during time.Duration) {
 	c.Helper()
 	for _, m := range c.members {
@@ -87,11 +88,11 @@ func (c *cluster) signsNothing(since time.Time, during time.Duration) {
 				c.Errorf("%s: /readyz is %d", m.name, status)
 			}
 		}
-		time.Sleep(100 * time.Millisecond) // between two looks
+		time.Sleep(100 * time.Millisecond) // between two polls
 	}
 }
 
-// lose forgets what was answered but these.
+// lose forgets all answers but these.
 func (l *clusterLoad) lose(kept map[uuid.UUID]appliance.Attestation, ids map[string]uuid.UUID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -24,12 +24,12 @@ import (
 
 const clusterDatabase = "attestd"
 
-// cluster is appliances over one PostgreSQL, each a process of its own with a copy of one token, and a load on all of them.
+// cluster is several appliances on one PostgreSQL, under load. Each is a process with a copy of one token.
 type cluster struct {
 	*testing.T
-	primary, standby *postgrestest.Server // as of now
+	primary, standby *postgrestest.Server // at present
 	members          []*member
-	role             *url.Userinfo // the appliances'
+	role             *url.Userinfo // of the appliances
 	load             *clusterLoad
 	watch            *checkpointWatch
 }
@@ -39,13 +39,13 @@ type member struct {
 	*daemonProcess
 	name    string
 	proxies []*postgrestest.Proxy // the network to each server
-	down    atomic.Bool           // a drill has killed or stopped it: it owes no answer
+	down    atomic.Bool           // a drill has killed or stopped it: it need not answer
 	changes atomic.Int64          // of down
-	newest  atomic.Int64          // when the newest request began that it answered with an attestation, Unix nanoseconds
+	newest  atomic.Int64          // start of the newest request that was answered with an attestation, Unix nanoseconds
 }
 
-// startCluster starts a synchronous standby of the primary, and three appliances, of which each reaches both by a network of its own.
-// They may be other programs than attestd.
+// startCluster starts a synchronous standby of the primary, and three appliances. Each appliance reaches both servers
+// through its own network. programs may name other versions of attestd.
 func startCluster(t *testing.T, primary *postgrestest.Server, programs ...string) *cluster {
 	t.Helper()
 	c := &cluster{T: t, primary: primary}
@@ -85,7 +85,7 @@ func initStore(tb testing.TB, primary *postgrestest.Server, role *url.Userinfo) 
 	}
 }
 
-// urlThrough is what an appliance is configured with: whichever of the servers is the primary.
+// urlThrough is the store.url of an appliance: the server that is the primary.
 func (c *cluster) urlThrough(proxies []*postgrestest.Proxy) string {
 	var hosts []string
 	for _, p := range proxies {
@@ -96,7 +96,7 @@ func (c *cluster) urlThrough(proxies []*postgrestest.Proxy) string {
 	return u.String()
 }
 
-// twin is another appliance with a copy of the token and the log's key.
+// twin is another appliance with a copy of the token and the log key.
 func (d *daemonProcess) twin(tb testing.TB) *daemonProcess {
 	tb.Helper()
 	t := &daemonProcess{dir: tb.TempDir(), token: d.token, program: d.program}
@@ -118,7 +118,7 @@ func (d *daemonProcess) twin(tb testing.TB) *daemonProcess {
 	return t
 }
 
-// copyAll copies a file, or a folder with all that is in it.
+// copyAll copies a file, or a folder with its contents.
 func copyAll(tb testing.TB, from, to string) {
 	tb.Helper()
 	stat, err := os.Stat(from)
@@ -141,7 +141,7 @@ func copyAll(tb testing.TB, from, to string) {
 	}
 }
 
-// createKey makes an API key without a rate, which all members know.
+// createKey makes an API key without a rate limit, which all members know.
 func createKey(tb testing.TB, d *daemonProcess) string {
 	tb.Helper()
 	admin := client.NewAdmin(filepath.Join(d.dir, "admin.sock"))
@@ -153,7 +153,7 @@ func createKey(tb testing.TB, d *daemonProcess) string {
 	return token
 }
 
-// end ends a member, whatever a drill has left it in.
+// end ends a member in whatever state a drill left it.
 func (c *cluster) end(m *member) {
 	if m.cmd.ProcessState == nil {
 		_ = m.cmd.Process.Signal(syscall.SIGCONT)
@@ -162,11 +162,11 @@ func (c *cluster) end(m *member) {
 	}
 }
 
-// take marks a member as down, give as up.
+// take marks a member as down; give marks it as up.
 func (m *member) take() { m.down.Store(true); m.changes.Add(1) }
 func (m *member) give() { m.changes.Add(1); m.down.Store(false) }
 
-// others are the members but one.
+// others are all members but one.
 func (c *cluster) others(one *member) (others []*member) {
 	for _, m := range c.members {
 		if m != one {
@@ -185,9 +185,9 @@ func (c *cluster) network(f postgrestest.Faults, members ...*member) {
 	}
 }
 
-// backWithin waits until each of these members has answered with an attestation a request that began later than since, and returns
-// how long after since the last of them did. The bound is held against that by -drills alone: make test runs on machines that are slow
-// and busy, where it waits.
+// backWithin waits until each of the members has attested a request that began after since. It returns the time from
+// since to the last of these answers. Only -drills enforces the bound: make test runs on slow and busy machines, where
+// it waits longer.
 func (c *cluster) backWithin(since time.Time, bound time.Duration, members ...*member) time.Duration {
 	c.Helper()
 	bound = longer(patience, bound)
@@ -196,7 +196,7 @@ func (c *cluster) backWithin(since time.Time, bound time.Duration, members ...*m
 			if time.Since(since) > bound+5*time.Second {
 				c.Fatalf("%s does not attest %s after: %v\n%s", m.name, time.Since(since).Round(time.Millisecond), c.load.refusals(), m.events())
 			}
-			time.Sleep(time.Millisecond) // between two looks
+			time.Sleep(time.Millisecond) // between two polls
 		}
 	}
 	took := time.Since(since)
@@ -206,7 +206,7 @@ func (c *cluster) backWithin(since time.Time, bound time.Duration, members ...*m
 	return took
 }
 
-// anyWithin waits until some member has answered with an attestation a request that began later than since.
+// anyWithin waits until some member has attested a request that began after since.
 func (c *cluster) anyWithin(since time.Time, bound time.Duration) {
 	c.Helper()
 	for time.Since(since) < bound {
@@ -215,12 +215,12 @@ func (c *cluster) anyWithin(since time.Time, bound time.Duration) {
 				return
 			}
 		}
-		time.Sleep(time.Millisecond) // between two looks
+		time.Sleep(time.Millisecond) // between two polls
 	}
 	c.Errorf("none attests within %s: %v", bound, c.load.refusals())
 }
 
-// size is how many records a server has.
+// size is the number of records on a server.
 func (c *cluster) size(s *postgrestest.Server) int64 {
 	c.Helper()
 	n, err := strconv.ParseInt(s.Query(c, clusterDatabase, "SELECT size FROM log_head"), 10, 64)
@@ -230,7 +230,7 @@ func (c *cluster) size(s *postgrestest.Server) int64 {
 	return n
 }
 
-// verifierKey is the key by which a member's log is known now.
+// verifierKey is the present verifier key of a member's log.
 func (c *cluster) verifierKey(m *member) string {
 	c.Helper()
 	api, err := client.New(m.url, "", client.Options{})
@@ -244,7 +244,7 @@ func (c *cluster) verifierKey(m *member) string {
 	return attestor.Log.VerifierKey
 }
 
-// readiness is what a member's /readyz says.
+// readiness is the status of a member's /readyz.
 func (m *member) readiness(t *testing.T) int {
 	t.Helper()
 	h := http.Client{Timeout: patience}
@@ -256,7 +256,7 @@ func (m *member) readiness(t *testing.T) int {
 	return resp.StatusCode
 }
 
-// refuses waits until these members say that they are not ready.
+// refuses waits until these members are not ready.
 func (c *cluster) refuses(members ...*member) {
 	c.Helper()
 	for _, m := range members {

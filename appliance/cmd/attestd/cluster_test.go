@@ -12,17 +12,17 @@ import (
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 )
 
-// `make test-cluster` runs all, `make test` a short form.
+// `make test-cluster` runs all drills, `make test` a short form.
 var allDrills = flag.Bool("drills", false, "run every drill of a cluster's failures, and each for longer")
 
-// What docs/cluster.md promises.
+// Bounds that docs/cluster.md promises.
 const (
-	afterPromotion = 20 * time.Second // attesting again, without a restart
-	heldUp         = 10 * time.Second // by an appliance that hangs
+	afterPromotion = 20 * time.Second // until all attest again, without a restart
+	heldUp         = 10 * time.Second // delay by an appliance that hangs
 )
 
-// drill makes a part of the cluster fail, and returns how long after it was mended, or after what took its place was there, all
-// members attest again.
+// drill makes a part of the cluster fail. It returns the time from the repair, or from the failover, until all members
+// attest again.
 type drill struct {
 	name  string
 	short bool // make test runs it, too
@@ -45,8 +45,9 @@ var drills = []drill{
 	{"the primary is killed again", false, (*cluster).killPrimary},
 }
 
-// Three appliances over a primary and its synchronous standby, all under load. After each drill every answered attestation is in
-// the journal exactly once, the journal is whole, and it continues every checkpoint that any appliance ever served.
+// Three appliances run under load on a primary and its synchronous standby. After each drill, every answered
+// attestation is in the journal exactly once. The journal is consistent with every checkpoint that any appliance ever
+// served.
 func TestDrillCluster(t *testing.T) {
 	c := startCluster(t, postgrestest.NewServer(t, nil))
 	for _, d := range drills {
@@ -70,7 +71,7 @@ func (c *cluster) drill(d drill) {
 	}
 }
 
-// longer is how often or how long a drill does what it does.
+// longer returns long if all drills run, and short otherwise.
 func longer[T int | time.Duration](short, long T) T {
 	if *allDrills {
 		return long
@@ -107,7 +108,7 @@ func (c *cluster) killPrimary() time.Duration {
 	return c.failOver()
 }
 
-// failOver promotes the standby, and makes a standby of the one that was the primary.
+// failOver promotes the standby, and turns the former primary into a standby.
 func (c *cluster) failOver() time.Duration {
 	c.standby.Promote(c)
 	back := c.backWithin(time.Now(), afterPromotion, c.members...)
@@ -117,7 +118,8 @@ func (c *cluster) failOver() time.Duration {
 	return back
 }
 
-// hangInTransaction stops an appliance while it holds the head, and has nothing under way to the database.
+// hangInTransaction stops an appliance while it holds the lock on the head of the log and is sending no statement to
+// the database.
 func (c *cluster) hangInTransaction() time.Duration {
 	return c.hang(func(m *member) {
 		c.network(postgrestest.Faults{HoldDelay: time.Hour}, m)
@@ -126,13 +128,13 @@ func (c *cluster) hangInTransaction() time.Duration {
 	})
 }
 
-// idles reports whether others wait for an appliance that has nothing to say to the database in its transaction.
+// idles reports whether others wait for an appliance that is idle in its transaction.
 func (c *cluster) idles() bool {
 	return c.primary.Query(c, clusterDatabase, "SELECT count(*) FROM pg_stat_activity AS waits JOIN pg_stat_activity AS holds ON holds.pid = ANY (pg_blocking_pids(waits.pid)) "+
 		"WHERE holds.state = 'idle in transaction' AND holds.state_change < clock_timestamp() - interval '200 ms'") != "0"
 }
 
-// hangInCommit stops an appliance when a part of what ends its transaction has reached the database.
+// hangInCommit stops an appliance when a part of its COMMIT has reached the database.
 func (c *cluster) hangInCommit() time.Duration {
 	return c.hang(func(m *member) {
 		p := m.proxies[0]
@@ -141,13 +143,13 @@ func (c *cluster) hangInCommit() time.Duration {
 		}
 		p.Fail(postgrestest.Faults{CommitDelay: time.Hour})
 		for held := p.Commits(); p.Commits() == held; {
-			time.Sleep(time.Millisecond) // between two looks
+			time.Sleep(time.Millisecond) // between two polls
 		}
 		m.signal(c, syscall.SIGSTOP)
 	})
 }
 
-// hang lets an appliance hang while it holds the head, for longer than it may.
+// hang stops an appliance while it holds the lock on the head, for longer than the deadline.
 func (c *cluster) hang(stop func(*member)) time.Duration {
 	m := c.members[rand.N(len(c.members))]
 	stop(m)
@@ -159,16 +161,16 @@ func (c *cluster) hang(stop func(*member)) time.Duration {
 	return max(longest, c.backWithin(time.Now(), afterPromotion, m))
 }
 
-// cutNetwork cuts one appliance off the database. The others go on.
+// cutNetwork cuts one appliance off the database. The others continue to attest.
 func (c *cluster) cutNetwork(f postgrestest.Faults) time.Duration {
 	m := c.members[rand.N(len(c.members))]
 	c.network(f, m)
 	cut := time.Now()
 	others := c.backWithin(cut, heldUp, c.others(m)...)
 	c.refuses(m)
-	for time.Since(cut) < 15*time.Second { // longer than any of its deadlines
+	for time.Since(cut) < 15*time.Second { // longer than all of its deadlines
 		c.backWithin(time.Now(), time.Second, c.others(m)...)
-		time.Sleep(100 * time.Millisecond) // between two looks
+		time.Sleep(100 * time.Millisecond) // between two polls
 	}
 	c.network(postgrestest.Faults{}, m)
 	return max(others, c.backWithin(time.Now(), afterPromotion, m))
@@ -181,24 +183,24 @@ func (c *cluster) silence() time.Duration {
 	return c.backWithin(time.Now(), afterPromotion, c.members...)
 }
 
-// slowCommits makes the database slow. The appliances take turns, so that not all are answered in time, and yet some are.
+// slowCommits makes the database slow. The appliances take turns, so some requests miss their deadline, but not all.
 func (c *cluster) slowCommits() time.Duration {
 	c.network(postgrestest.Faults{CommitDelay: 2 * time.Second}, c.members...)
 	for range 3 {
-		c.anyWithin(time.Now(), 2*clusterDeadline) // who comes when a turn has begun waits for two
+		c.anyWithin(time.Now(), 2*clusterDeadline) // a request that arrives during a turn waits for two
 	}
 	c.network(postgrestest.Faults{}, c.members...)
 	return c.backWithin(time.Now(), afterPromotion, c.members...)
 }
 
-// takeConnections lets strangers take all connections that the role may have, when the appliances have lost theirs.
+// takeConnections lets another client take all connections of the role, after the appliances have lost theirs.
 func (c *cluster) takeConnections() time.Duration {
 	c.primary.Exec(c, postgrestest.Owner, "ALTER ROLE "+c.role.Username()+" CONNECTION LIMIT 1")
 	c.network(postgrestest.Faults{Refuse: true}, c.members...)
 	stranger := c.connect()
 	c.network(postgrestest.Faults{}, c.members...)
 	c.refuses(c.members...)
-	time.Sleep(3 * time.Second) // as long as they have none
+	time.Sleep(3 * time.Second) // the appliances have no connection for that long
 	if err := stranger.Close(c.Context()); err != nil {
 		c.Error(err)
 	}
@@ -206,7 +208,7 @@ func (c *cluster) takeConnections() time.Duration {
 	return c.backWithin(time.Now(), afterPromotion, c.members...)
 }
 
-// connect takes a connection of the appliances' role as soon as there is one.
+// connect opens a connection of the appliances' role as soon as one is free.
 func (c *cluster) connect() (conn *pgx.Conn) {
 	c.Helper()
 	await(c.T, "a connection is free", func() (bool, string) {
@@ -219,21 +221,21 @@ func (c *cluster) connect() (conn *pgx.Conn) {
 	return conn
 }
 
-// freezePrimary stops the primary for longer than any deadline. Nobody promotes the standby, and it goes on.
+// freezePrimary stops the primary for longer than all deadlines, and lets it continue. The standby is not promoted.
 func (c *cluster) freezePrimary() time.Duration {
 	c.primary.Freeze(c)
 	c.refuses(c.members...)
-	time.Sleep(clusterDeadline) // so that requests of before have ended
+	time.Sleep(clusterDeadline) // earlier requests have ended after that
 	c.primary.Thaw(c)
 	return c.backWithin(time.Now(), afterPromotion, c.members...)
 }
 
-// freezeStandby lets commits wait for a standby that has hung for longer than any deadline, and promotes that then: what was
-// committed on the primary alone must not have been answered.
+// freezeStandby stops the standby for longer than all deadlines, while commits wait for it. Then it promotes the
+// standby: records committed on the primary alone must not have been answered.
 func (c *cluster) freezeStandby() time.Duration {
 	c.standby.Freeze(c)
 	c.refuses(c.members...)
-	time.Sleep(clusterDeadline + 5*time.Second) // until everybody has given up
+	time.Sleep(clusterDeadline + 5*time.Second) // until all requests have failed
 	c.primary.Kill(c)
 	c.standby.Thaw(c)
 	return c.failOver()
@@ -249,7 +251,7 @@ func TestClusterWithADatabaseThatIsFull(t *testing.T) {
 		free := c.primary.Fill(c)
 		c.refuses(c.members...)
 		free()
-		if c.primary.PID() == 0 { // it ends where its log has no room
+		if c.primary.PID() == 0 { // it exits if its log has no space
 			c.primary.Start(c)
 		}
 		return c.backWithin(time.Now(), afterPromotion, c.members...)

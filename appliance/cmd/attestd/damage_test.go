@@ -15,7 +15,7 @@ import (
 
 func (d *daemonProcess) replicaPath() string { return filepath.Join(d.dir, "data", daemon.ReplicaFile) }
 
-// damages are what may become of a file, by what is left of it.
+// damages are ways to damage a file, by their result.
 var damages = map[string]func(path string) error{
 	"nothing is left":  func(path string) error { return os.Truncate(path, 0) },
 	"a part is left":   func(path string) error { return os.Truncate(path, 100_000) },
@@ -33,7 +33,7 @@ func writeGarbage(path string, at int64, n int) error {
 	return err
 }
 
-// aFolder is damage, too, but only where no process has the file.
+// aFolder replaces the file by a folder. It only works if no process has the file open.
 func aFolder(path string) error {
 	if err := os.Remove(path); err != nil {
 		return err

@@ -22,8 +22,7 @@ const (
 	rulesFile     = "../../../packaging/prometheus/attestd.rules.yml"
 )
 
-// What the dashboard and the alerts ask Prometheus for is in the metrics of a daemon that has all that can be measured, with the labels
-// that they name.
+// The dashboard and the alerts only query metrics and labels that a daemon with all features exports.
 func TestTheDashboardAndTheAlertsAskForWhatThereIs(t *testing.T) {
 	d := newDaemonFolder(t)
 	node := chaintest.New(t)
@@ -78,7 +77,7 @@ var (
 	sampled  = regexp.MustCompile(`^([a-z_]+)(?:\{(.*)\})? \S+$`)
 )
 
-// ofPrometheus are labels that it adds by itself, and key, which metrics have where attestor keys have names.
+// ofPrometheus are the labels that Prometheus adds, and key, which metrics have if attestor keys have names.
 var ofPrometheus = map[string]bool{"instance": true, "job": true, "key": true}
 
 // scrape returns the labels of each metric.
@@ -109,7 +108,7 @@ func scrape(t *testing.T, url string) map[string]map[string]bool {
 	return there
 }
 
-// queries are those of the dashboard's panels and of the alerts, by title.
+// queries are the expressions of the dashboard's panels and of the alerts, by title.
 func queries(t *testing.T) map[string]string {
 	t.Helper()
 	all := make(map[string]string)

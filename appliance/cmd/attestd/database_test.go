@@ -28,13 +28,13 @@ const (
 	databasePassword = "swordfish"
 )
 
-// database makes an empty database, and sets OWNER to its owner's URL. With a word, the tables are made, and DATABASE and PGPASSFILE are
-// the daemons'.
+// database makes an empty database, and sets OWNER to its owner's URL. With the word initialised, it also makes the
+// tables, and sets DATABASE and PGPASSFILE for the daemons.
 func database(t *testing.T, ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) > 1 || len(args) == 1 && args[0] != "initialised" {
 		ts.Fatalf("usage: database [initialised]")
 	}
-	server := postgrestest.NewServer(t, postgrestest.Settings{}) // one that doctor has nothing to say of but that it is alone
+	server := postgrestest.NewServer(t, postgrestest.Settings{}) // doctor only remarks that it has no standby
 	const name = "attestd"
 	server.Exec(t, postgrestest.Owner, "CREATE DATABASE "+name)
 	ts.Setenv("OWNER", server.URL(name))
@@ -47,8 +47,8 @@ func database(t *testing.T, ts *testscript.TestScript, negated bool, args []stri
 	}
 }
 
-// What works with a file works with a database, word for word. The other scripts are about the file itself, or about what has
-// nothing to do with API keys and journal.
+// The scripts for an appliance with a file also pass with a database. The other scripts test the file itself, or are
+// independent of API keys and journal.
 func TestCommandsOnADatabase(t *testing.T) {
 	p := scripts(t)
 	p.Dir = ""
@@ -56,7 +56,7 @@ func TestCommandsOnADatabase(t *testing.T) {
 		p.Files = append(p.Files, "testdata/script/"+name+".txtar")
 	}
 	setup := p.Setup
-	server := postgrestest.NewServer(t, postgrestest.Settings{}) // with which doctor finds no fault
+	server := postgrestest.NewServer(t, postgrestest.Settings{}) // doctor finds no fault with it
 	var databases atomic.Int64
 	p.Setup = func(e *testscript.Env) error {
 		name := fmt.Sprintf("attestd%d", databases.Add(1))
@@ -67,7 +67,7 @@ func TestCommandsOnADatabase(t *testing.T) {
 	testscript.Run(t, p)
 }
 
-// remedy FILE TEXT types the command that is beneath a finding with that text.
+// remedy FILE TEXT runs the command below the finding with that text.
 func remedy(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 2 {
 		ts.Fatalf("usage: remedy FILE TEXT")
@@ -94,12 +94,13 @@ func sql(ts *testscript.TestScript, negated bool, args []string) {
 	}
 }
 
-// shows SETTING VALUE waits until who connects to the database finds a setting so: its server reads its configuration again in its own time.
+// shows SETTING VALUE waits until new connections have that value of a setting: the server reloads its configuration
+// asynchronously.
 func shows(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 2 {
 		ts.Fatalf("usage: shows SETTING VALUE")
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) { // between two questions
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) { // between two polls
 		conn, err := pgx.Connect(context.Background(), ts.Getenv("OWNER"))
 		ts.Check(err)
 		var value string
@@ -114,7 +115,7 @@ func shows(ts *testscript.TestScript, negated bool, args []string) {
 	}
 }
 
-// members N SOCKET waits until the daemon there knows so many members that were seen just now.
+// members N SOCKET waits until the daemon knows N members that were seen just now.
 func members(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 2 {
 		ts.Fatalf("usage: members N SOCKET")
@@ -137,11 +138,11 @@ func members(ts *testscript.TestScript, negated bool, args []string) {
 		if time.Now().After(deadline) {
 			ts.Fatalf("%+v, %v", status, err)
 		}
-		time.Sleep(50 * time.Millisecond) // between two questions; members show themselves every other second
+		time.Sleep(50 * time.Millisecond) // between two polls; members report every two seconds
 	}
 }
 
-// differ SOCKET [OF...] waits until the members that the daemon there knows differ in just that.
+// differ SOCKET [OF...] waits until exactly these differences between members are reported by the daemon.
 func differ(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) < 1 {
 		ts.Fatalf("usage: differ SOCKET [OF...]")
@@ -160,6 +161,6 @@ func differ(ts *testscript.TestScript, negated bool, args []string) {
 		if time.Now().After(deadline) {
 			ts.Fatalf("%+v, %v", status, err)
 		}
-		time.Sleep(50 * time.Millisecond) // between two questions; members show themselves every other second
+		time.Sleep(50 * time.Millisecond) // between two polls; members report every two seconds
 	}
 }

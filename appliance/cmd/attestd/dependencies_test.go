@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// fiber brings package testing into every program that uses it; nothing else does.
+// fiberUtils imports package testing. No other dependency may.
 const fiberUtils = "github.com/gofiber/fiber/v2/utils"
 
 func TestNoTestPackageIsInTheBinary(t *testing.T) {

@@ -22,14 +22,14 @@ import (
 	"github.com/attestd/attestd/store/bolt"
 )
 
-// disaster is a row of the table in docs/operations.md: how it is made, and what doctor says then.
+// disaster is a row of the table in docs/operations.md: how to cause it, and the findings of doctor.
 type disaster struct {
-	row    string // a part of what happened
+	row    string // a part of the first column
 	broken func(t *testing.T, d *daemonProcess)
-	says   []string // of the checks that fail, each a pattern over the finding and its remedy
+	says   []string // findings of the failing checks: each a pattern over a finding and its remedy
 }
 
-// Each row of the table is here, or it is not for doctor: then it says why.
+// disasters has each row of the table. Rows that doctor cannot find say why.
 var disasters = []disaster{
 	{"attestd does not start", func(t *testing.T, d *daemonProcess) {
 		l, err := net.Listen("tcp", strings.TrimPrefix(d.url, "http://"))
@@ -63,9 +63,9 @@ var disasters = []disaster{
 	{"attestor key is lost", func(t *testing.T, d *daemonProcess) {
 		d.change(t, "object=attestor", "object=lost")
 	}, []string{`fail +key .*not found.*\n +→ attestd hsm init makes the key .*set as attestor on chain`}},
-	{"others' hands", nil, nil}, // nothing is broken: doctor cannot know
+	{"others' hands", nil, nil}, // undamaged: doctor cannot know
 	{"disk is full", func(t *testing.T, d *daemonProcess) {
-		d.configure("ATTESTD_JOURNAL_MIN_FREE=8000000GiB") // else the test would have to fill this machine's disk
+		d.configure("ATTESTD_JOURNAL_MIN_FREE=8000000GiB") // filling this machine's disk would be the alternative
 	}, []string{`fail +disk space .*nothing is signed\n +→ make space`}},
 	{"clock jumped", func(t *testing.T, d *daemonProcess) {
 		d.start(t)
@@ -78,11 +78,11 @@ var disasters = []disaster{
 			t.Errorf("status %d, code %q", status, code)
 		}
 	}, []string{`fail +clock +.*before the journal's last record of .*nothing is signed until.*\n +→ set the clock.*journal.max_ahead`}},
-	{"read-only for now", nil, nil}, // TestADiskThatTakesNoWrites; doctor sees it as the next
+	{"read-only for now", nil, nil}, // TestADiskThatTakesNoWrites; doctor reports it like the next
 	{"disk failed", func(t *testing.T, d *daemonProcess) {
 		d.start(t)
 		d.kill(t)
-		readOnly(t, filepath.Join(d.dir, "data")) // so the kernel leaves a file system whose disk fails
+		readOnly(t, filepath.Join(d.dir, "data")) // as the kernel does after a disk fault
 	}, []string{`fail +disk sync .*read-only file system\n +→ .*mount a good disk there, then: attestd restore FILE`}},
 	{"machine is lost", func(t *testing.T, d *daemonProcess) {
 		for _, name := range []string{"tokens", "data", "pin"} {
@@ -196,7 +196,7 @@ func (d *daemonProcess) change(t *testing.T, old, to string) {
 	d.write(t, "attestd.yaml", strings.ReplaceAll(string(text), old, to))
 }
 
-// recordInAnHour appends a record like the newest as of an hour from now.
+// recordInAnHour appends a copy of the newest record, dated an hour from now.
 func recordInAnHour(t *testing.T, dir string) {
 	t.Helper()
 	key, err := archive.ReadLogKey(dir)
@@ -229,7 +229,7 @@ func rename(t *testing.T, path string) {
 	}
 }
 
-// readOnly makes a folder one that takes no writes, as root's too.
+// readOnly mounts a folder read-only, for root, too.
 func readOnly(t *testing.T, folder string) {
 	t.Helper()
 	for _, args := range [][]string{{"--bind", folder, folder}, {"-o", "remount,bind,ro", folder}} {
@@ -244,7 +244,7 @@ func readOnly(t *testing.T, folder string) {
 	})
 }
 
-// settle has all that the write-ahead log has in the journal's file, as a clean stop does.
+// settle moves all of the write-ahead log into the journal's file, as a clean stop does.
 func (d *daemonProcess) settle(t *testing.T) {
 	t.Helper()
 	if err := archive.Settle(filepath.Join(d.dir, "data")); err != nil {
@@ -252,7 +252,7 @@ func (d *daemonProcess) settle(t *testing.T) {
 	}
 }
 
-// damageRecord changes a digit of a record in the journal's file, once there is one.
+// damageRecord changes a digit of a record in the journal's file, as soon as it has one.
 func damageRecord(t *testing.T, path string) {
 	t.Helper()
 	const member = `"beneficiary":"0x`
@@ -279,7 +279,7 @@ func damageRecord(t *testing.T, path string) {
 
 func TestDoctorSaysHowMuchOfTheJournalItHasChecked(t *testing.T) {
 	d := newDaemonFolder(t)
-	if out := d.run(t, "doctor"); !strings.Contains(out, "1 records, and a good checkpoint") { // the event of the API key
+	if out := d.run(t, "doctor"); !strings.Contains(out, "1 records, and a good checkpoint") { // the API key's event
 		t.Error(out)
 	}
 	d.start(t)
@@ -294,7 +294,7 @@ func TestDoctorSaysHowMuchOfTheJournalItHasChecked(t *testing.T) {
 	}
 }
 
-// A systemctl in the PATH stands for systemd, which does not run in tests: its answers are those of a real one.
+// A fake systemctl in the PATH gives the answers of a real one, since systemd does not run in tests.
 func TestDoctorLooksAtTheSocketUnit(t *testing.T) {
 	for name, c := range map[string]struct{ answer, says string }{
 		"none":             {"UnitFileState=\nActiveState=inactive\n", `ok +certificate +none: .*on this machine only`},

@@ -44,7 +44,7 @@ func (d *daemonProcess) moveData(t *testing.T, folder string) {
 	}
 }
 
-// attestation asks for one and returns it, or the code of the refusal.
+// attestation requests an attestation and returns it, or the code of the refusal.
 func (d *daemonProcess) attestation(t *testing.T) (a appliance.Attestation, status int, code string) {
 	t.Helper()
 	resp, body := d.ask(t, http.MethodPost, "/functions/v1/attest", d.token,
@@ -59,7 +59,7 @@ func (d *daemonProcess) attestation(t *testing.T) (a appliance.Attestation, stat
 	return answer.Attestation, resp.StatusCode, answer.Code
 }
 
-// reads waits until what needs no disk is answered, while the disk stays as it is: an attestation that was made, and GraphQL.
+// reads waits until requests that need no disk are answered: an earlier attestation, and GraphQL.
 func (d *daemonProcess) reads(t *testing.T, made appliance.Attestation) {
 	t.Helper()
 	await(t, "the attestation of before", func() (bool, string) {
@@ -73,7 +73,7 @@ func (d *daemonProcess) reads(t *testing.T, made appliance.Attestation) {
 	})
 }
 
-// Nothing but attesting stops, nobody has to restart anything, and it goes on by itself.
+// Only attesting stops, and it continues without a restart.
 func TestADiskThatTakesNoWrites(t *testing.T) {
 	for name, faults := range map[string]disktest.Faults{
 		"a write finds no space":             {Write: syscall.ENOSPC},
@@ -100,7 +100,7 @@ func TestADiskThatTakesNoWrites(t *testing.T) {
 				return status == http.StatusOK, now
 			})
 			disk.Fail(faults)
-			await(t, "attesting is refused", func() (bool, string) { // what was seen of the disk is believed for 100 ms
+			await(t, "attesting is refused", func() (bool, string) { // the state of the disk is cached for 100 ms
 				_, status, _ := d.attestation(t)
 				return status == http.StatusServiceUnavailable, http.StatusText(status)
 			})
@@ -125,13 +125,13 @@ func TestADiskThatTakesNoWrites(t *testing.T) {
 	}
 }
 
-// After a failed sync nobody knows what is on the disk: the process ends, for the service manager to start it again. The
-// disk has lost what was to be synced, while the kernel's cache still has it.
+// After a failed sync, the contents of the disk are unknown: the process exits, for the service manager to restart it.
+// The disk has lost the unsynced data, while the kernel's cache still has it.
 func TestADiskThatFailsToSync(t *testing.T) {
 	wal := bolt.WALPath(archive.StoreFile)
 	for name, test := range map[string]struct {
 		disktest.Faults
-		answered bool // the next attestation is all the same: the disk fails at what is done with it later
+		answered bool // the next attestation is still answered: the fault is in a later step
 	}{
 		"of the records":            {disktest.Faults{Sync: syscall.EIO, SyncOf: wal}, false},
 		"of the records, for space": {disktest.Faults{Sync: syscall.ENOSPC, SyncOf: wal}, false},
@@ -156,7 +156,7 @@ func TestADiskThatFailsToSync(t *testing.T) {
 				answered = append(answered, a)
 			}
 			disk.Fail(test.Faults)
-			unknown := 0 // how many are recorded, since the daemon may end before the answer is sent
+			unknown := 0 // recorded attestations without an answer, since the daemon may exit before sending it
 			switch a, err := c.Attest(t.Context(), randomRequest(), client.AttestOptions{}); {
 			case err == nil && test.answered:
 				answered = append(answered, a)
@@ -182,7 +182,7 @@ func TestADiskThatFailsToSync(t *testing.T) {
 	}
 }
 
-// recorded checks that the journal is whole, and has what was answered and one more, beside those of which nobody knows.
+// recorded checks that the journal is whole, and has the answered attestations, one more, and at most the unknown ones.
 func (d *daemonProcess) recorded(t *testing.T, answered []appliance.Attestation, unknown int) {
 	t.Helper()
 	if out := d.run(t, "log", "verify"); !strings.Contains(out, "The journal is whole") {
@@ -199,7 +199,7 @@ func (d *daemonProcess) recorded(t *testing.T, answered []appliance.Attestation,
 	}
 }
 
-// A file system in a file, and the kernel that really makes it read-only, as after a fault of the disk.
+// The kernel makes a real file system in a file read-only, as after a disk fault.
 func TestTheKernelMakesTheDiskReadOnly(t *testing.T) {
 	d := newDaemonFolder(t)
 	image, data := filepath.Join(t.TempDir(), "image"), t.TempDir()
@@ -227,7 +227,7 @@ func TestTheKernelMakesTheDiskReadOnly(t *testing.T) {
 		}
 		d.reads(t, made)
 	}
-	d.kill(t) // such a file system is mounted anew, and nobody may have it open
+	d.kill(t) // remounting such a file system requires that no process has it open
 	for _, args := range [][]string{{"umount", data}, mount} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v: %s", args, err, out)

@@ -13,14 +13,14 @@ import (
 	"github.com/attestd/attestd/hsm/hsmtest"
 )
 
-// The daemon runs as a user of its own, whose other processes may not look into it, nor may a core dump be of it.
+// Other processes of the daemon's user can neither read its memory nor obtain a core dump.
 func TestTheDaemonsMemoryIsItsOwn(t *testing.T) {
 	d := asNobody(t)
 	metrics := freeAddress(t)
 	d.configure("ATTESTD_METRICS_LISTEN=" + metrics)
 	d.start(t)
 	defer d.kill(t)
-	checkMetrics(t, metrics, "process_open_fds ", "process_resident_memory_bytes ") // of /proc, which is root's then
+	checkMetrics(t, metrics, "process_open_fds ", "process_resident_memory_bytes ") // from /proc, which root owns then
 	process := fmt.Sprintf("/proc/%d", d.cmd.Process.Pid)
 	limits, err := os.ReadFile(process + "/limits")
 	if err != nil || !regexp.MustCompile(`Max core file size +0 `).Match(limits) {
@@ -34,7 +34,7 @@ func TestTheDaemonsMemoryIsItsOwn(t *testing.T) {
 	d.attests(t)
 }
 
-// A container may refuse to lock memory. Signing is worth more than that, and the log says so.
+// A container may forbid locking memory. The appliance signs anyway, and logs a warning.
 func TestAPINThatCannotBeLockedInMemoryIsUsedAllTheSame(t *testing.T) {
 	d := asNobody(t)
 	d.start(t)
@@ -50,13 +50,13 @@ func TestAPINThatCannotBeLockedInMemoryIsUsedAllTheSame(t *testing.T) {
 	d.start(t)
 	defer d.kill(t)
 	d.attests(t)
-	await(t, "the log says so", func() (bool, string) { // the worker does, by way of the daemon
+	await(t, "the log says so", func() (bool, string) { // the worker logs, through the daemon
 		log := string(d.log())
 		return strings.Contains(log, "the PIN could not be locked in memory"), log
 	})
 }
 
-// asNobody is an appliance that runs as a user who may do nothing else.
+// asNobody is an appliance that runs as an unprivileged user.
 func asNobody(t *testing.T) *daemonProcess {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -68,7 +68,7 @@ func asNobody(t *testing.T) *daemonProcess {
 	if err != nil {
 		t.Fatal(err)
 	}
-	open, err := os.MkdirTemp("", "attestd-nobody-") // t.TempDir's is root's alone
+	open, err := os.MkdirTemp("", "attestd-nobody-") // only root may enter t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,8 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 )
 
-// newUpstream runs an appliance with so many made-up transfers until the test ends, by another program if one is given.
+// newUpstream runs an appliance with so many generated transfers until the test ends. program may name another version
+// of attestd.
 func newUpstream(tb testing.TB, transfers string, program ...string) *daemonProcess {
 	tb.Helper()
 	d := newDaemonFolder(tb)
@@ -41,12 +42,12 @@ func newUpstream(tb testing.TB, transfers string, program ...string) *daemonProc
 	return d
 }
 
-// follow makes the daemon follow what answers at that address, and look often.
+// follow makes the daemon follow the upstream at an address, with short polling intervals.
 func (d *daemonProcess) follow(address string) {
 	d.configure("ATTESTD_GRAPHQL_UPSTREAM="+address+daemon.GraphQLPath, "ATTESTD_GRAPHQL_POLL_INTERVAL=100ms", "ATTESTD_GRAPHQL_REFRESH_INTERVAL=200ms")
 }
 
-// await asks until the answer is what it must become.
+// await polls until holds returns true. It fails the test after patience.
 func await(tb testing.TB, what string, holds func() (ok bool, now string)) {
 	tb.Helper()
 	for deadline := time.Now().Add(patience); ; {
@@ -57,7 +58,7 @@ func await(tb testing.TB, what string, holds func() (ok bool, now string)) {
 		if time.Now().After(deadline) {
 			tb.Fatalf("%s: not within %s; now: %s", what, patience, now)
 		}
-		time.Sleep(20 * time.Millisecond) // between two questions; nothing tells from outside
+		time.Sleep(20 * time.Millisecond) // between two polls: the state can only be polled
 	}
 }
 
@@ -77,7 +78,7 @@ func (d *daemonProcess) replicaStatus(t *testing.T) (s wire.ReplicaStatus) {
 	return s
 }
 
-// fails runs a command that must fail, and returns all that it says.
+// fails runs a command that must fail, and returns its output.
 func (d *daemonProcess) fails(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := d.command(args...).CombinedOutput()
@@ -98,7 +99,7 @@ func (d *daemonProcess) attests(t *testing.T) {
 	}
 }
 
-// export begins an export. What is not read of it when end is called is lost.
+// export begins an export. Lines that are unread when end is called are lost.
 func (d *daemonProcess) export(tb testing.TB) (lines *bufio.Reader, end func()) {
 	tb.Helper()
 	cmd := d.command("replica", "export", "-")
@@ -111,11 +112,12 @@ func (d *daemonProcess) export(tb testing.TB) (lines *bufio.Reader, end func()) 
 	}
 	return bufio.NewReaderSize(out, 1<<20), func() {
 		_ = out.Close()
-		_ = cmd.Wait() // fails where the rest was not read
+		_ = cmd.Wait() // fails if lines are unread
 	}
 }
 
-// compare compares two replicas, line by line of their exports, up to the first difference, and returns how many are the same.
+// compare compares the exports of two replicas line by line, up to the first difference. It returns the number of equal
+// lines.
 func compare(tb testing.TB, a, b *daemonProcess) (lines int, difference string) {
 	tb.Helper()
 	one, endOne := a.export(tb)
@@ -136,8 +138,8 @@ func compare(tb testing.TB, a, b *daemonProcess) (lines int, difference string) 
 	}
 }
 
-// awaitSame waits until two replicas are equal: tables are read again at their own interval. It returns how many records
-// there are.
+// awaitSame waits until two replicas are equal, since tables are refreshed at their own interval. It returns the number
+// of records.
 func awaitSame(tb testing.TB, a, b *daemonProcess) (records int) {
 	tb.Helper()
 	await(tb, "the replicas are equal", func() (ok bool, now string) {
@@ -239,7 +241,7 @@ func TestADaemonForwardsToAnUpstream(t *testing.T) {
 	for name, query := range map[string]string{
 		"rows":    `{"query":"{ v2_transfers(args: {p_limit: 3}) { sort_order status } }"}`,
 		"counts":  countsQuery,
-		"unknown": `{"query":"{ v2_bonds { id } }"}`, // passes through: the upstream may know it
+		"unknown": `{"query":"{ v2_bonds { id } }"}`, // forwarded: the upstream may know it
 	} {
 		want, wantBody := up.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(query))
 		got, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(query))
@@ -298,7 +300,7 @@ func TestDevMakesUpNoDataBesideAnUpstreams(t *testing.T) {
 	}
 }
 
-// recorder stands before an upstream and remembers what was asked.
+// recorder is a proxy in front of an upstream that remembers the requests.
 type recorder struct {
 	url   string
 	mu    sync.Mutex
@@ -313,7 +315,7 @@ func newRecorder(t *testing.T, upstream string) *recorder {
 	}
 	r := &recorder{}
 	proxy := httputil.NewSingleHostReverseProxy(target)
-	proxy.ErrorLog = log.New(io.Discard, "", 0) // of the upstream that a test has killed
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // from the upstream that a test has killed
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		body, err := io.ReadAll(request.Body)
 		if err != nil {
@@ -331,7 +333,7 @@ func newRecorder(t *testing.T, upstream string) *recorder {
 	return r
 }
 
-// count tells how many requests had a text in them.
+// count returns the number of requests that contain a text.
 func (r *recorder) count(text string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

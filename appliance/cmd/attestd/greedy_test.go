@@ -13,8 +13,8 @@ import (
 	"github.com/attestd/attestd/appliance/daemon"
 )
 
-// While strangers ask for the largest answers, do not read them, ask again and again, or leave, each attestation is answered, and
-// when they are gone nothing is left of them. BenchmarkGreedyReads measures it, with more of them.
+// Anonymous clients ask for the largest answers, do not read them, ask repeatedly, or disconnect. Each attestation is
+// answered meanwhile, and all resources are freed afterwards. BenchmarkGreedyReads measures it with more clients.
 func TestDrillAttestationsGoOnWhileStrangersAreGreedy(t *testing.T) {
 	d := newDaemonFolder(t)
 	d.run(t, "replica", "generate", "--transfers", "200")
@@ -45,7 +45,7 @@ func TestDrillAttestationsGoOnWhileStrangersAreGreedy(t *testing.T) {
 	})
 }
 
-// hadAll reports whether strangers were answered, refused and gone.
+// hadAll reports whether anonymous clients were answered, refused, and reset.
 func (s *stranger) hadAll() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,11 +69,11 @@ func metric(t *testing.T, address, name string) string {
 	return ""
 }
 
-// A query that costs as much as many pays for as many, and the next ones wait for it. Whom it is not charged to notices nothing.
+// A costly query is charged as many requests, and its client's next requests wait. Other clients are not affected.
 func TestACostlyQueryCountsAsManyOfItsCallersRate(t *testing.T) {
 	d := newDaemonFolder(t)
 	d.run(t, "replica", "generate", "--transfers", "200")
-	const price = 10 // seconds, for which the next request waits after a usual one
+	const price = 10 // seconds between two usual requests
 	d.configure("ATTESTD_LIMITS_GRAPHQL_RATE=6/m")
 	d.start(t)
 	defer d.kill(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/store/disk/disktest"
 )
 
-// A configuration that has become a FIFO never opens: it attests, and SIGTERM ends it.
+// If the configuration has become a FIFO, its open never returns. The daemon still attests, and SIGTERM ends it.
 func TestAReloadThatHangsDelaysNeitherAttestingNorTheEnd(t *testing.T) {
 	d := newDaemonFolder(t)
 	t.Parallel()
@@ -24,12 +24,12 @@ func TestAReloadThatHangsDelaysNeitherAttestingNorTheEnd(t *testing.T) {
 	}
 	d.signal(t, syscall.SIGHUP)
 	await(t, "the reload waits for the FIFO", func() (bool, string) {
-		// Opening it to write without waiting succeeds once it is being opened to read.
+		// A non-blocking open to write succeeds once another process opens the FIFO to read.
 		f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		if err != nil {
 			return false, err.Error()
 		}
-		t.Cleanup(func() { f.Close() }) // the reload reads, and comes to no end
+		t.Cleanup(func() { f.Close() }) // the reload reads, and does not end
 		return true, ""
 	})
 	if _, status, code := d.attestation(t); status != http.StatusOK {
@@ -41,7 +41,7 @@ func TestAReloadThatHangsDelaysNeitherAttestingNorTheEnd(t *testing.T) {
 	}
 }
 
-// A start does not wait for a policy that is a FIFO, but names it.
+// A start does not wait for a policy that is a FIFO, but reports it.
 func TestAPolicyThatIsNoFileIsRefused(t *testing.T) {
 	d := newDaemonFolder(t)
 	t.Parallel()

@@ -17,14 +17,14 @@ import (
 	"github.com/attestd/attestd/appliance/daemon"
 )
 
-// idleTime is how long an appliance is left alone, and idleCalls how many system calls it may make meanwhile.
+// idleTime is the time without requests, and idleCalls is the limit for system calls in that time.
 const (
 	idleTime  = 10 * time.Second
 	idleCalls = 100
 )
 
-// An appliance that nobody asks does nothing: a poll, however small, wakes the machine for as long as it runs. Each way of asking is
-// used once before, since what wakes is often made by the first request.
+// An appliance without requests is idle: even a small poll would wake the machine forever. The test uses each interface
+// once before, since a first request often creates timers.
 func TestAnApplianceThatNobodyAsksIsIdle(t *testing.T) {
 	for _, command := range [][]string{{"serve"}, {"dev", "--transfers", "300"}} {
 		d := newDaemonFolder(t)
@@ -42,8 +42,8 @@ func TestAnApplianceThatNobodyAsksIsIdle(t *testing.T) {
 				t.Fatal(err)
 			}
 			askEverything(t, d)
-			// What has begun ends first, such as the collection of garbage, and later on a loaded machine: so the quietest time
-			// of some counts. A poll is in all of them.
+			// Earlier work, such as a garbage collection, may still run on a loaded machine. So the quietest of several
+			// periods counts. A poll would be in all of them.
 			var counts []string
 			for range 4 {
 				calls, text := systemCalls(t, d.cmd.Process.Pid)
@@ -77,8 +77,8 @@ func askEverything(t *testing.T, d *daemonProcess) {
 	d.run(t, "doctor")
 }
 
-// systemCalls counts a process's system calls in idleTime. Where it may not be traced, it counts how often its threads went to
-// sleep, for which each of them makes a call at least.
+// systemCalls counts the system calls of a process in idleTime. If tracing is forbidden, it counts how often the
+// threads went to sleep, which takes at least one call each.
 func systemCalls(t *testing.T, pid int) (calls int, text string) {
 	t.Helper()
 	trace := exec.Command("strace", "-c", "-f", "-p", strconv.Itoa(pid))
@@ -88,7 +88,7 @@ func systemCalls(t *testing.T, pid int) (calls int, text string) {
 		ended := make(chan error, 1)
 		go func() { ended <- trace.Wait() }()
 		select {
-		case <-ended: // it is not allowed here
+		case <-ended: // tracing is forbidden here
 		case <-time.After(idleTime):
 			_ = trace.Process.Signal(syscall.SIGINT)
 			<-ended
@@ -102,7 +102,8 @@ func systemCalls(t *testing.T, pid int) (calls int, text string) {
 	return sleeps(t, pid) - before, "(counted without strace)"
 }
 
-// straceTotal reads the last line of 'strace -c': "100.00 0.001391 13 103 11 total". No line at all is no call.
+// straceTotal reads the last line of 'strace -c': "100.00 0.001391 13 103 11 total". A report without lines means 0
+// calls.
 func straceTotal(report string) (calls int, ok bool) {
 	for line := range strings.Lines(report) {
 		fields := strings.Fields(line)
@@ -114,7 +115,7 @@ func straceTotal(report string) (calls int, ok bool) {
 	return 0, strings.Contains(report, "detached")
 }
 
-// sleeps is how often the threads of a process have gone to sleep by themselves.
+// sleeps is the number of voluntary context switches of a process's threads.
 func sleeps(t *testing.T, pid int) (all int) {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
@@ -124,7 +125,7 @@ func sleeps(t *testing.T, pid int) (all int) {
 	for _, name := range files {
 		text, err := os.ReadFile(name)
 		if err != nil {
-			continue // a thread that has ended
+			continue // the thread has ended
 		}
 		for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
 			if n, found := strings.CutPrefix(lines.Text(), "voluntary_ctxt_switches:"); found {

@@ -28,7 +28,7 @@ const attestedABI = `[
 	{"type":"function","name":"isAttested","inputs":[{"name":"unspendable","type":"address"},{"name":"beneficiary","type":"address"},
 	 {"name":"r","type":"bytes32"},{"name":"s","type":"bytes32"},{"name":"v","type":"uint8"}],"outputs":[{"name":"","type":"bool"}]}]`
 
-// attestedContract is the one of docs/integrating.md, as it was compiled, in go-ethereum's EVM.
+// attestedContract is the compiled contract of docs/integrating.md, in go-ethereum's EVM.
 type attestedContract struct {
 	abi     abi.ABI
 	state   *state.StateDB
@@ -64,7 +64,7 @@ func deployAttested(t *testing.T, attestor common.Address) (*attestedContract, e
 	return a, err
 }
 
-// asks calls a function, which must answer one word.
+// asks calls a function that returns one word.
 func (a *attestedContract) asks(t *testing.T, function string, arguments ...any) (word common.Hash) {
 	t.Helper()
 	input, err := a.abi.Pack(function, arguments...)
@@ -78,7 +78,7 @@ func (a *attestedContract) asks(t *testing.T, function string, arguments ...any)
 	return common.Hash(answer)
 }
 
-// The contract that docs/integrating.md gives to integrators accepts what a real appliance signed, and nothing else.
+// The contract in docs/integrating.md accepts the signatures of a real appliance, and refuses all others.
 func TestIntegratorsContractAcceptsTheAppliancesAttestations(t *testing.T) {
 	d := newDaemonFolder(t)
 	t.Parallel() // from here: this process makes the token

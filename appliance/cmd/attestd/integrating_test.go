@@ -25,7 +25,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// examples are the languages of docs/integrating.md whose blocks are programs, and how one becomes a command in a folder.
+// examples are the languages of the programs in docs/integrating.md. Each function turns a program in a folder into a
+// command.
 var examples = map[string]func(t *testing.T, folder, source string) (command []string){
 	"ts": func(t *testing.T, folder, source string) []string {
 		compiler, err := filepath.Abs("../../../api/graphql/clienttest/node_modules/typescript/bin/tsc")
@@ -48,7 +49,7 @@ var examples = map[string]func(t *testing.T, folder, source string) (command []s
 		program := filepath.Join(folder, "example")
 		build := []string{"build", "-o", program}
 		if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-			build = append(build, "-race") // as this test is, so that what it is made of need not be compiled again
+			build = append(build, "-race") // like this test, so that its packages are compiled already
 		}
 		built(t, "go", append(build, written(t, folder, "example.go", source))...)
 		return []string{program}
@@ -71,7 +72,7 @@ func built(t *testing.T, program string, arguments ...string) {
 	}
 }
 
-// exampleIn returns the one block that docs/integrating.md has in a language.
+// exampleIn returns the only block of docs/integrating.md in a language.
 func exampleIn(t *testing.T, language string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/integrating.md")
@@ -85,12 +86,12 @@ func exampleIn(t *testing.T, language string) string {
 	return blocks[0][1]
 }
 
-// front stands before a daemon, and answers the first requests for attestations itself.
+// front is a proxy in front of a daemon. It answers the first attestation requests itself.
 type front struct {
 	first []http.HandlerFunc
 
 	lock sync.Mutex
-	keys []string // the idempotency keys that came, one for each request
+	keys []string // the idempotency key of each request
 }
 
 func (f *front) serve(t *testing.T, daemon string) (address string) {
@@ -113,7 +114,7 @@ func (f *front) serve(t *testing.T, daemon string) (address string) {
 	return server.URL
 }
 
-// next notes a request, and returns who answers it: nil for the daemon.
+// next records a request, and returns the handler that answers it: nil for the daemon.
 func (f *front) next(key string) http.HandlerFunc {
 	f.lock.Lock()
 	defer f.lock.Unlock()
@@ -135,7 +136,7 @@ func refuses(status int, code, retryAfter string) http.HandlerFunc {
 	}
 }
 
-// The addresses and the id that the examples are given, and another attestor's key: the one whose secret is 1.
+// The addresses and the id for the examples, and another attestor's key, whose secret is 1.
 const (
 	unspendableExample = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
 	beneficiaryExample = "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359"
@@ -143,8 +144,8 @@ const (
 	otherPublicKey     = "0x0479be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798483ada7726a3c4655da4fbfc0e1108a8fd17b448a68554199c47d08ffb10d4b8"
 )
 
-// What docs/integrating.md gives to integrators works as it stands: it gets through failures with one idempotency key, gives up where it
-// should, and takes no other attestor's signature.
+// The examples of docs/integrating.md work unchanged: they retry failures with one idempotency key, give up at their
+// deadline, and refuse another attestor's signature.
 func TestIntegratorsExamplesWork(t *testing.T) {
 	d := newDaemonFolder(t)
 	t.Parallel() // from here: this process makes the token
@@ -162,7 +163,7 @@ func TestIntegratorsExamplesWork(t *testing.T) {
 				first    []http.HandlerFunc
 				apiKey   string
 				trusts   []string
-				fails    string // what it says; empty where it succeeds
+				fails    string // expected error; empty if it succeeds
 				requests int
 			}{
 				{"it gets through failures", []http.HandlerFunc{breaks, refuses(429, "rate_limited", "1"), refuses(503, "overloaded", "1")}, d.token, trusted, "", 4},
@@ -193,7 +194,7 @@ func TestIntegratorsExamplesWork(t *testing.T) {
 	}
 }
 
-// integrate runs an example, and returns what it prints and what it complains of.
+// integrate runs an example, and returns its standard output and its error message.
 func integrate(t *testing.T, command []string, id string, environ []string) (out []byte, complaint string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -208,7 +209,7 @@ func integrate(t *testing.T, command []string, id string, environ []string) (out
 	return out, complaint, err
 }
 
-// checkIntegrated expects a good attestation and a transfer, a line each.
+// checkIntegrated expects a good attestation and a transfer, one line each.
 func checkIntegrated(t *testing.T, out []byte, signer appliance.Address) {
 	t.Helper()
 	first, second, _ := strings.Cut(string(out), "\n")
@@ -237,7 +238,7 @@ func attestorOf(t *testing.T, d *daemonProcess) wire.Attestor {
 	return attestor
 }
 
-// The Go program is the example of the package that it uses.
+// api/client/example_test.go is the Go program of docs/integrating.md.
 func TestTheClientsExampleIsThatOfTheDocument(t *testing.T) {
 	t.Parallel()
 	example, err := os.ReadFile("../../../api/client/example_test.go")

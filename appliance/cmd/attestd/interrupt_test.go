@@ -30,7 +30,7 @@ func TestAnInterruptedCopySaysWhatItHasKept(t *testing.T) {
 	}
 }
 
-// stuck answers as a daemon that has begun something long: what it is asked for comes slowly, and the rest never.
+// stuck is a daemon that answers slowly and never completes an answer.
 func stuck(t *testing.T, l net.Listener, asked chan<- string) {
 	t.Helper()
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -55,7 +55,8 @@ func stuck(t *testing.T, l net.Listener, asked chan<- string) {
 	t.Cleanup(func() { _ = server.Close() })
 }
 
-// Ctrl-C ends each command that takes long, with 130: it says what is kept, and leaves nothing half done behind.
+// Ctrl-C ends each long command with status 130. The command says how much of its work is kept, and leaves no partial
+// files.
 func TestCtrlCEndsWhatTakesLong(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -101,7 +102,7 @@ func TestCtrlCEndsWhatTakesLong(t *testing.T) {
 	}
 }
 
-// stuckAppliance is a folder with the configuration of an appliance that is stuck, and an API key.
+// stuckAppliance is a folder with an API key and the configuration of a stuck daemon.
 func stuckAppliance(t *testing.T) (dir string, asked chan string) {
 	t.Helper()
 	dir, asked = t.TempDir(), make(chan string, 10)

@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-// journald is stopped, which ends the connection, and started again: the line that finds no reader goes to the new
+// journald stops, which breaks the connection, and is restarted. The first line that cannot be written goes to the new
 // connection.
 func TestAJournaldThatWasStoppedIsConnectedAgain(t *testing.T) {
 	t.Parallel()

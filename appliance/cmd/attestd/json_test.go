@@ -11,8 +11,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// jsonForm expects the last command's standard output to be JSON as every command prints it: members in camelCase, times as in RFC 3339,
-// hashes in hex digits.
+// jsonForm expects JSON on the last command's standard output in the form of all commands: members in camelCase, times
+// as in RFC 3339, hashes in hex digits.
 func jsonForm(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 0 {
 		ts.Fatalf("usage: jsonform")
@@ -30,7 +30,7 @@ var (
 	moments   = []string{"time", "created", "expires", "lastUsed", "revoked", "started", "since", "updated", "newest", "oldest", "inStep", "backfilled"}
 )
 
-// faultsOf says what is not in the form, by where it is.
+// faultsOf lists deviations from the form, with their paths.
 func faultsOf(path string, v any) (faults []string) {
 	switch v := v.(type) {
 	case map[string]any:

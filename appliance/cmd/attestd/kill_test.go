@@ -23,7 +23,7 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// daemonProcess is an appliance in a folder, run as a process of its own.
+// daemonProcess is an appliance in a folder, run as a child process.
 type daemonProcess struct {
 	dir     string
 	url     string
@@ -61,8 +61,8 @@ func (d *daemonProcess) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start runs the daemon and returns when it answers. Its log goes to a file: a pipe would have to be read by this
-// process, which costs both of them.
+// start runs the daemon and returns when it answers. Its log goes to a file: reading a pipe would cost this process and
+// the daemon CPU.
 func (d *daemonProcess) start(tb testing.TB) {
 	tb.Helper()
 	log, err := os.Create(filepath.Join(d.dir, "log"))
@@ -83,19 +83,19 @@ func (d *daemonProcess) start(tb testing.TB) {
 	}
 }
 
-// log is what the daemon has logged since it was started.
+// log is the daemon's log since its start.
 func (d *daemonProcess) log() []byte {
-	text, _ := os.ReadFile(filepath.Join(d.dir, "log")) // only shown beside another failure
+	text, _ := os.ReadFile(filepath.Join(d.dir, "log")) // only shown with another failure
 	return text
 }
 
-// kill ends the daemon with SIGKILL: no handler runs, nothing is flushed by it.
+// kill ends the daemon with SIGKILL: no handler runs, and it flushes no data.
 func (d *daemonProcess) kill(tb testing.TB) {
 	tb.Helper()
 	if err := d.cmd.Process.Kill(); err != nil {
 		tb.Fatal(err)
 	}
-	_ = d.cmd.Wait() // says that it was killed
+	_ = d.cmd.Wait() // returns that it was killed
 }
 
 // run runs a command on the folder and returns its standard output.
@@ -111,7 +111,7 @@ func (d *daemonProcess) run(tb testing.TB, args ...string) string {
 	return string(out)
 }
 
-// The power cord is pulled many times while clients attest at once. Whatever was answered must be in the journal.
+// The daemon is killed many times while clients attest. Every answered attestation must be in the journal.
 func TestDrillEveryAnsweredAttestationSurvivesSIGKILL(t *testing.T) {
 	const rounds, clients = 20, 16
 	d := newDaemonFolder(t)
@@ -123,12 +123,12 @@ func TestDrillEveryAnsweredAttestationSurvivesSIGKILL(t *testing.T) {
 		for _, a := range attestUntilKilled(t, d, clients, 1+random.IntN(300)) {
 			answered[a.ID] = a
 		}
-		// The daemon may have left in the middle of a commit; the next start must find a whole journal.
+		// The daemon may have been killed during a commit. The next start must find a whole journal.
 		if out := d.run(t, "log", "verify"); !strings.Contains(out, "The journal is whole") {
 			t.Fatal(out)
 		}
 	}
-	recorded, leaves := exported(t, d), strings.Count(d.run(t, "log", "export"), "\n") // what the last kill has left in the write-ahead log, too
+	recorded, leaves := exported(t, d), strings.Count(d.run(t, "log", "export"), "\n") // with the write-ahead log
 	out, held := d.run(t, "backup", filepath.Join(t.TempDir(), "killed.tar.zst")), 0
 	if _, err := fmt.Sscanf(out[strings.Index(out, ": "):], ": %d records", &held); err != nil || held < leaves {
 		t.Errorf("of %d leaves, a backup has: %s (%v)", leaves, out, err)
@@ -144,8 +144,7 @@ func TestDrillEveryAnsweredAttestationSurvivesSIGKILL(t *testing.T) {
 	}
 }
 
-// attestUntilKilled attests from several clients and kills the daemon once so many were answered. It returns
-// all that were answered.
+// attestUntilKilled attests from several clients, and kills the daemon after killAfter answers. It returns all answers.
 func attestUntilKilled(t *testing.T, d *daemonProcess, clients, killAfter int) (answered []appliance.Attestation) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -162,7 +161,7 @@ func attestUntilKilled(t *testing.T, d *daemonProcess, clients, killAfter int) (
 			for i := 0; ctx.Err() == nil; i++ {
 				a, err := c.Attest(ctx, randomRequest(), client.AttestOptions{})
 				if err != nil {
-					return // the daemon is gone
+					return // the daemon was killed
 				}
 				answers <- a
 			}

@@ -10,8 +10,8 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// lastTry is a PKCS#11 module around SoftHSM's whose token says that one more wrong PIN locks it, as SoftHSM's own never
-// does. Each C_Login leaves a line in the file that LOGINS names.
+// lastTry is a PKCS#11 module around SoftHSM. Its token reports that one more wrong PIN locks it, which SoftHSM itself
+// never does. Each C_Login writes a line to the file that LOGINS names.
 const lastTry = `
 #define CK_PTR *
 #define CK_DECLARE_FUNCTION(returnType, name) returnType name

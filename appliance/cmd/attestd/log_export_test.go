@@ -16,7 +16,7 @@ import (
 	"github.com/attestd/attestd/store/storetest"
 )
 
-// busyBackend is a journal that gets three records before each answer, as a daemon's does under load.
+// busyBackend is a journal that gets three records before each answer, as under load.
 type busyBackend struct {
 	backend // nil: an export needs no other method
 	t       *testing.T
@@ -56,7 +56,7 @@ func (b busyBackend) Entries(ctx context.Context, first int64, yield func(leaf [
 	return b.store.Journal().Entries(ctx, first, func(e appliance.Entry) error { return yield(e.Leaf) })
 }
 
-// export is what 'attestd log export' writes, with the checkpoint in a file or, where that is nil, without.
+// export is the output of 'attestd log export'. until is the checkpoint of --checkpoint, or nil.
 func (b busyBackend) export(until []byte) (journal []byte, err error) {
 	var out bytes.Buffer
 	x := &logExport{app: &app{terminal: terminal{out: &out, err: b.t.Output()}}, name: "-", format: exportLeaves}
@@ -90,7 +90,7 @@ func TestAnExportOfAGrowingJournalIsExactlyACheckpoints(t *testing.T) {
 			t.Errorf("the export of 3 records has %d, and %v, %v", report.Size, report.Damages, err)
 		}
 	}
-	journal, err := b.export(nil) // of the newest checkpoint when it began
+	journal, err := b.export(nil) // of the newest checkpoint at its beginning
 	if n := bytes.Count(journal, []byte("\n")); err != nil || n != 24 {
 		t.Errorf("%d records, %v, want the 24 of the newest checkpoint", n, err)
 	}

@@ -18,7 +18,8 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// logKeyInHSM generates a log key in the token and continues the log with it. Faults are between the daemon and that key only.
+// logKeyInHSM generates a log key in the token, and continues the log with it. The returned faults affect only that
+// key.
 func (d *daemonProcess) logKeyInHSM(t testing.TB) *hsmtest.Faults {
 	t.Helper()
 	var made hsm.KeyInfo
@@ -46,7 +47,8 @@ func (d *daemonProcess) logKeyInHSM(t testing.TB) *hsmtest.Faults {
 	return faults
 }
 
-// While the HSM does not sign, reads are answered and attestations are refused. Attesting then continues without a restart.
+// While the HSM does not sign, reads are answered and attestations are refused. Attesting then continues without a
+// restart.
 func TestALogKeyWhoseHSMIsAway(t *testing.T) {
 	for name, away := range map[string]func(*hsmtest.Faults) (back func()){
 		"the token's server is gone": func(f *hsmtest.Faults) func() {
@@ -90,7 +92,7 @@ func TestALogKeyWhoseHSMIsAway(t *testing.T) {
 	}
 }
 
-// While the token's server is gone, readiness says so.
+// While the token's server is down, /readyz fails.
 func TestReadinessFailsWithoutTheLogKey(t *testing.T) {
 	d := newDaemonFolder(t)
 	t.Parallel() // from here: this process makes the token
@@ -109,7 +111,8 @@ func TestReadinessFailsWithoutTheLogKey(t *testing.T) {
 	})
 }
 
-// A person with a copy of data_dir has no key that signs checkpoints: log.key, its retired form and backups hold only public keys.
+// A copy of data_dir contains no key that signs checkpoints: log.key, its retired form and backups hold only public
+// keys.
 func TestACopyOfTheDataSignsNoCheckpoint(t *testing.T) {
 	d := newDaemonFolder(t)
 	t.Parallel() // from here: this process makes the token

@@ -14,7 +14,7 @@ import (
 	"github.com/attestd/attestd/appliance/witness"
 )
 
-// ownWitness is a witness that a test has the secret key of.
+// ownWitness is a witness whose secret key the test has.
 type ownWitness struct {
 	name string
 	key  ed25519.PrivateKey

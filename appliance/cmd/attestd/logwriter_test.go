@@ -19,7 +19,7 @@ import (
 type writes struct {
 	mu  sync.Mutex
 	all []string
-	err error // of each write, where it is one
+	err error // if not nil, each write fails with it
 }
 
 func (w *writes) Write(p []byte) (int, error) {
@@ -46,7 +46,7 @@ func (w *writes) fail(err error) {
 
 func reportDropped(w io.Writer, n uint64) { fmt.Fprintf(w, "%d dropped\n", n) }
 
-// inBubble runs a test of a log whose goroutine ends with it.
+// inBubble runs a test in a synctest bubble. It ends the log's goroutine.
 func inBubble(t *testing.T, test func(t *testing.T, log *logWriter, got *writes)) {
 	synctest.Test(t, func(t *testing.T) {
 		var got writes
@@ -106,7 +106,8 @@ func TestLinesThatCannotBeWrittenAreCountedAndReported(t *testing.T) {
 	})
 }
 
-// A pipe that is full holds up neither who logs nor the end; once it is read, what was kept comes in order, and then how much was not.
+// A full pipe delays neither the callers of Write nor the end of the process. Once the pipe is read, the kept lines
+// arrive in order, followed by the number of dropped lines.
 func TestAFullPipeHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
@@ -120,7 +121,7 @@ func TestAFullPipeHoldsUpNothing(t *testing.T) {
 	for i := range lines {
 		fmt.Fprintf(log, "%d %s\n", i, text)
 	}
-	log.flush(time.Millisecond) // returns although nothing is read
+	log.flush(time.Millisecond) // returns although the pipe is not read
 	dropped := log.linesDropped()
 	if dropped == 0 || dropped >= lines {
 		t.Errorf("%d of %d lines dropped", dropped, lines)
@@ -142,7 +143,7 @@ func TestAFullPipeHoldsUpNothing(t *testing.T) {
 	t.Error("the count of dropped lines did not come: ", in.Err())
 }
 
-// stderrOf starts the daemon with a standard error of its own, and kills it when the test ends.
+// stderrOf starts the daemon with that standard error, and kills it when the test ends.
 func (d *daemonProcess) stderrOf(t *testing.T, stderr *os.File) {
 	t.Helper()
 	d.cmd = d.command("serve")
@@ -153,7 +154,8 @@ func (d *daemonProcess) stderrOf(t *testing.T, stderr *os.File) {
 	t.Cleanup(func() { _ = d.cmd.Process.Kill(); _ = d.cmd.Wait() })
 }
 
-// Who reads the daemon's standard error may stall or end: it attests, and SIGTERM ends it with status 0.
+// If the reader of the daemon's standard error stalls or ends, the daemon still attests, and SIGTERM ends it with
+// status 0.
 func TestAttestingNeedsNoReaderOfTheLog(t *testing.T) {
 	for name, read := range map[string]struct {
 		before func(t *testing.T, r, w *os.File)
@@ -189,7 +191,7 @@ func TestAttestingNeedsNoReaderOfTheLog(t *testing.T) {
 					t.Fatalf("status %d, %s", status, code)
 				}
 			}
-			d.signal(t, syscall.SIGHUP) // whose outcome is a line that may not be late
+			d.signal(t, syscall.SIGHUP) // the reload's result is a line that may not be late
 			d.signal(t, syscall.SIGTERM)
 			if err := d.cmd.Wait(); err != nil {
 				t.Errorf("it ended with %v", err)
@@ -198,10 +200,10 @@ func TestAttestingNeedsNoReaderOfTheLog(t *testing.T) {
 	}
 }
 
-// fillPipe writes to a pipe until it takes no more.
+// fillPipe writes to a pipe until it is full.
 func fillPipe(t *testing.T, _, w *os.File) {
 	t.Helper()
-	fd := int(w.Fd()) // which has writes wait
+	fd := int(w.Fd()) // Fd sets blocking mode
 	if err := syscall.SetNonblock(fd, true); err != nil {
 		t.Fatal(err)
 	}

@@ -32,11 +32,11 @@ import (
 	"github.com/attestd/attestd/hsm/worker"
 )
 
-// patience bounds every wait for what must come: only what hangs reaches it, however slow and busy the machine is.
+// patience bounds every wait. Only a hang reaches it, however slow and busy the machine is.
 const patience = 3 * time.Minute
 
 func TestMain(m *testing.M) {
-	worker.Main() // for the tests that run a daemon in this process
+	worker.Main() // for tests that run a daemon in this process
 	testscript.Main(m, map[string]func(){"attestd": main, "thief": thief})
 }
 
@@ -58,7 +58,7 @@ func scripts(t *testing.T) testscript.Params {
 			if condition != "fresh" {
 				return false, fmt.Errorf("no condition %q", condition)
 			}
-			_, err := os.Stat(filepath.Dir(config.DefaultFile)) // nothing is set up on this machine
+			_, err := os.Stat(filepath.Dir(config.DefaultFile)) // this machine has no appliance
 			return errors.Is(err, fs.ErrNotExist), nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -71,11 +71,11 @@ func scripts(t *testing.T) testscript.Params {
 	}
 }
 
-// freeAddress is an address on which nothing listens. Its port is below those that the kernel gives to connections and to
-// listeners of port 0, so that none of them has it before the one whom it is for, and it is given once.
+// freeAddress returns an address without a listener. It returns each address once. Its port is below the ephemeral
+// range, so that no connection and no listener of port 0 takes the port first.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	const first, last = 10_000, 32_000 // Linux gives 32768 and up
+	const first, last = 10_000, 32_000 // Linux assigns 32768 and up
 	for range 100 {
 		address := fmt.Sprintf("127.0.0.1:%d", first+mathrand.N(last-first))
 		if _, given := givenAddresses.LoadOrStore(address, true); given {
@@ -90,7 +90,7 @@ func freeAddress(t testing.TB) string {
 	return ""
 }
 
-var givenAddresses sync.Map // by freeAddress: whom one is for may not listen yet
+var givenAddresses sync.Map // by freeAddress: their users may not listen yet
 
 // ready SOCKET waits until a daemon answers there.
 func ready(ts *testscript.TestScript, negated bool, args []string) {
@@ -112,7 +112,7 @@ func waitReady(socket string) error {
 		if !errors.Is(err, client.ErrNotRunning) || time.Now().After(deadline) {
 			return fmt.Errorf("the daemon at %s is not ready: %w", socket, err)
 		}
-		time.Sleep(10 * time.Millisecond) // between two questions; nothing tells from outside when the socket is there
+		time.Sleep(10 * time.Millisecond) // between two polls: the socket's creation can only be polled
 	}
 }
 
@@ -150,7 +150,7 @@ func status(ts *testscript.TestScript, negated bool, args []string) {
 	}
 }
 
-// certificate NAME LIFE makes NAME.pem and NAME.key, for the host name NAME, ending that long from now.
+// certificate NAME LIFE makes NAME.pem and NAME.key for the host name NAME, valid for LIFE from now.
 func certificate(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 2 {
 		ts.Fatalf("usage: certificate NAME LIFE")
@@ -172,7 +172,7 @@ func certificate(ts *testscript.TestScript, negated bool, args []string) {
 	}
 }
 
-// served ADDRESS NAME expects the server there to show the certificate of that host name.
+// served ADDRESS NAME expects the server's certificate to be for that host name.
 func served(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 2 {
 		ts.Fatalf("usage: served ADDRESS NAME")
@@ -197,7 +197,7 @@ func mode(ts *testscript.TestScript, negated bool, args []string) {
 	}
 }
 
-// typed FILE types the command that a text says last: chmod MODE FILE.
+// typed FILE runs the last command in a text: chmod MODE FILE.
 func typed(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 1 {
 		ts.Fatalf("usage: typed FILE")
@@ -209,7 +209,7 @@ func typed(ts *testscript.TestScript, negated bool, args []string) {
 	ts.Check(exec.Command("sh", "-c", commands[len(commands)-1]).Run())
 }
 
-// documented DOCUMENT TEXT FILE copies the one command with that text, which a document has after a prompt, to a file.
+// documented DOCUMENT TEXT FILE writes the only command of a document that contains TEXT to a file.
 func documented(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 3 {
 		ts.Fatalf("usage: documented DOCUMENT TEXT FILE")
@@ -223,7 +223,7 @@ func documented(ts *testscript.TestScript, negated bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[2]), append(commands[0][1], '\n'), 0o600))
 }
 
-// truncate FROM TO N copies a file's first bytes.
+// truncate FROM TO N copies a file's first N bytes.
 func truncate(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 3 {
 		ts.Fatalf("usage: truncate FROM TO N")
@@ -242,7 +242,7 @@ func firstLine(ts *testscript.TestScript, negated bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(line+"\n"), 0o600))
 }
 
-// verifierkey ADDRESS sets VKEY and SIGNER to what the appliance publishes as its log's key and its attestor key's address.
+// verifierkey ADDRESS sets VKEY and SIGNER to the appliance's verifier key and its attestor key's address.
 func verifierKey(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 1 {
 		ts.Fatalf("usage: verifierkey ADDRESS")

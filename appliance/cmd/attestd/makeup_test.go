@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// interruptedTarget is a replica during whose nth batch of rows somebody interrupts the command.
+// interruptedTarget is a replica. The command is interrupted during the batch of rows that left counts down to.
 type interruptedTarget struct {
 	dataset.Target
 	left      int
@@ -26,7 +26,8 @@ func (t *interruptedTarget) Write(ctx context.Context, b index.Batch) (index.Wri
 	return t.Target.Write(context.WithoutCancel(ctx), b)
 }
 
-// What was cut short is continued: in the end the replica has the rows of one run, as of when it was begun, and no others.
+// An interrupted generation continues. In the end, the replica has exactly the rows of one run, dated from its
+// beginning.
 func TestMadeUpDataAreContinued(t *testing.T) {
 	t.Parallel()
 	store, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{})

@@ -8,7 +8,7 @@ import (
 	"github.com/attestd/attestd/api/graphql/clienttest"
 )
 
-// A page of another origin can read why it is refused, in a real browser. What it does is told in the script.
+// A page of another origin can read the reason of a refusal, in a real browser. The script describes the steps.
 func TestAPageOfAnotherOriginReadsRefusals(t *testing.T) {
 	const script = "../../../api/graphiql/origins_test.mjs"
 	clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")

@@ -19,16 +19,16 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// `make test-restarts` has 25 for each number of connections: a hundred.
+// `make test-restarts` sets 25 for each number of connections: a hundred.
 var restarts = flag.Int("restarts", 2, "how often the server of the token is killed and started under each load")
 
-// The token is behind a server, as those of network HSMs are, and the module is p11-kit's client. The server is killed and
-// started again and again. When it is back, an attestation is answered on every connection within two seconds.
+// The token is behind a server, as with network HSMs, and the module is p11-kit's client. The server is killed and
+// restarted repeatedly. Once it is back, every connection has an answered attestation within two seconds.
 func TestDrillAttestsWithinTwoSecondsOfTheTokenServersReturn(t *testing.T) {
-	// While attestd waits between two tries, since it has tried in vain for long, the server returns.
+	// In the longer outages, the server returns while attestd waits between two retries.
 	away, bound := []time.Duration{0, 300 * time.Millisecond, 1500 * time.Millisecond, 4 * time.Second}, 2*time.Second
 	if *restarts <= 2 {
-		away, bound = away[:2], patience // all tests run at once then, on any machine: it comes back, and that is all
+		away, bound = away[:2], patience // other tests run at the same time, so only the recovery counts
 	}
 	for _, connections := range []int{0, 1, 8, 64} {
 		t.Run(fmt.Sprintf("%d connections", connections), func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestDrillAttestsWithinTwoSecondsOfTheTokenServersReturn(t *testing.T) {
 			var took []time.Duration
 			for i := range *restarts {
 				server.Kill()
-				time.Sleep(away[i%len(away)]) // as long as the server is away
+				time.Sleep(away[i%len(away)]) // time without a server
 				server.Start()
 				back := load.answeredOnAll(t, time.Now())
 				if back > bound {
@@ -94,11 +94,11 @@ func (d *daemonProcess) events() []byte {
 	}), nil)
 }
 
-// attesting is clients that attest without a pause, each on a connection of its own.
+// attesting is clients that attest without a pause, each on its own connection.
 type attesting struct {
 	d     *daemonProcess
-	one   *client.Client   // where there are none: asked when needed
-	began []chan time.Time // of each connection: when requests began that were answered
+	one   *client.Client   // used if there are no connections
+	began []chan time.Time // by connection: when its newest answered request began
 }
 
 // attestOn attests on so many connections until the test ends.
@@ -116,7 +116,7 @@ func attestOn(t *testing.T, d *daemonProcess, connections int) *attesting {
 	return a
 }
 
-// oneConnection is a client with a connection that no other shares. It does not repeat what fails.
+// oneConnection is a client with its own connection. It does not retry.
 func oneConnection(t testing.TB, d *daemonProcess) *client.Client {
 	t.Helper()
 	transport := &http.Transport{MaxConnsPerHost: 1}
@@ -128,12 +128,12 @@ func oneConnection(t testing.TB, d *daemonProcess) *client.Client {
 	return c
 }
 
-// attestWithoutPause tells of the newest attestation when it began.
+// attestWithoutPause sends the start time of the newest attestation to answered.
 func attestWithoutPause(ctx context.Context, c *client.Client, answered chan time.Time) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		if _, err := c.Attest(ctx, randomRequest(), client.AttestOptions{}); err != nil {
-			time.Sleep(20 * time.Millisecond) // as a client does that is not greedy
+			time.Sleep(20 * time.Millisecond) // as a polite client does
 			continue
 		}
 		select {
@@ -144,7 +144,7 @@ func attestWithoutPause(ctx context.Context, c *client.Client, answered chan tim
 	}
 }
 
-// answeredOnAll returns after what time every connection had an answer to a request that began later than since.
+// answeredOnAll returns the time until every connection had an answer to a request that began after since.
 func (a *attesting) answeredOnAll(t *testing.T, since time.Time) time.Duration {
 	t.Helper()
 	for len(a.began) == 0 {

@@ -31,7 +31,7 @@ func TestAnAPIKeyPlantedInABackupIsFound(t *testing.T) {
 		if replaced {
 			made.SecretHash[0]++
 		}
-		h.must(h.store.Keys().Create(t.Context(), made)) // which writes the same bytes as an attacker would
+		h.must(h.store.Keys().Create(t.Context(), made)) // writes the same bytes as an attacker
 		return made
 	}
 	create("told", true, false)

@@ -12,17 +12,17 @@ import (
 	"github.com/attestd/attestd/appliance/daemon"
 )
 
-// Whoever is the service's user may put anything into its folders. Root's commands there must do no more than that user could:
-// neither write where a link leads, nor give or show away what it leads to.
+// The service's user may put any file into its folders. Root's commands there must do no more than that user could.
+// They neither write through a link, nor chown or show its target.
 func TestRootFollowsNoLinkThatTheServicesUserPlanted(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("these are root's commands")
 	}
 	for name, test := range map[string]struct {
-		links    []string // in data_dir, each to a file that is not there
+		links    []string // in data_dir, each to a missing file
 		stolen   []string // in data_dir, each to root's secret
 		commands [][]string
-		work     bool // and what they make is the user's
+		work     bool // the commands succeed, and their files are the user's
 	}{
 		"nothing":         {commands: [][]string{{"key", "create", "--name", "a"}, {"backup", "BACKUPS"}, {"log", "export", "--file", "DATA/export"}, {"restore", "--force", "--discard-newer", "GOOD"}, {"log", "verify"}}, work: true},
 		"an API key":      {links: []string{archive.StoreFile, archive.LogKeyFile}, commands: [][]string{{"key", "create", "--name", "a"}, {"key", "list"}}},
@@ -59,13 +59,13 @@ func TestRootFollowsNoLinkThatTheServicesUserPlanted(t *testing.T) {
 	}
 }
 
-// planted is an appliance whose data and backups are a user's, beside a folder of root's.
+// planted is an appliance whose data and backups belong to a user, and a folder that belongs to root.
 type planted struct {
 	*daemonProcess
 	roots, secret, backups, good string
 }
 
-const servicesUser = 65534 // nobody stands for it
+const servicesUser = 65534 // the uid of nobody
 
 func newPlanted(t *testing.T) planted {
 	t.Helper()
@@ -80,7 +80,7 @@ func newPlanted(t *testing.T) planted {
 	if err := os.WriteFile(p.secret, []byte("root's own\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	open := "a=$0; while [ $a != / ]; do chmod a+x $a; a=$(dirname $a); done" // so that the user gets to its folders, as in /var/lib
+	open := "a=$0; while [ $a != / ]; do chmod a+x $a; a=$(dirname $a); done" // the user must reach its folders
 	for _, args := range [][]string{
 		{"chown", "-R", fmt.Sprint(servicesUser), filepath.Join(d.dir, "data"), p.backups, filepath.Join(d.dir, "tokens"), filepath.Join(d.dir, "pin")},
 		{"sh", "-c", open, d.dir},
@@ -101,7 +101,7 @@ func (p planted) link(t *testing.T, to, at string) {
 	}
 }
 
-// types runs a command as root, whatever comes of it, and looks whether the secret is in what it says.
+// types runs a command as root, and checks that its output does not contain the secret.
 func (p planted) types(t *testing.T, args []string) error {
 	t.Helper()
 	places := map[string]string{"BACKUPS": p.backups, "ROOTS": filepath.Join(p.dir, "new.tar.zst"), "GOOD": p.good, "ROWS": filepath.Join(p.dir, "rows"), "DATA/export": p.data("export")}
@@ -118,7 +118,7 @@ func (p planted) types(t *testing.T, args []string) error {
 	return err
 }
 
-// isUntouched checks that root's folder is as it was.
+// isUntouched checks that root's folder is unchanged.
 func (p planted) isUntouched(t *testing.T) {
 	t.Helper()
 	entries, err := os.ReadDir(p.roots)

@@ -19,7 +19,7 @@ func readDocument(t *testing.T) string {
 	return string(text)
 }
 
-// What docs/policy.md shows is a policy, and uses all that there is.
+// The example in docs/policy.md is a valid policy, and uses every rule.
 func TestTheExampleOfAPolicyIsOne(t *testing.T) {
 	t.Parallel()
 	example := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(readDocument(t))
@@ -41,7 +41,7 @@ func TestTheExampleOfAPolicyIsOne(t *testing.T) {
 	}
 }
 
-// Each code is told of, and no other.
+// docs/policy.md describes each code, and no unknown code.
 func TestTheCodesOfThePolicyAreDocumented(t *testing.T) {
 	t.Parallel()
 	document := readDocument(t)
@@ -60,7 +60,7 @@ func TestTheCodesOfThePolicyAreDocumented(t *testing.T) {
 	}
 }
 
-// The commands that docs/policy.md says to type are typed by the script policy.txtar.
+// The script policy.txtar runs the commands of docs/policy.md.
 func TestTheCommandsOfThePolicyAreTyped(t *testing.T) {
 	t.Parallel()
 	script, err := os.ReadFile("testdata/script/policy.txtar")

@@ -18,7 +18,7 @@ import (
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 )
 
-// newMembers prepares appliances that share a database, each with a token of its own, without starting them.
+// newMembers prepares appliances that share a database, each with its own token, without starting them.
 func newMembers(t *testing.T, n int) []*daemonProcess {
 	t.Helper()
 	d := postgrestest.NewDatabase(t)
@@ -41,10 +41,11 @@ func newMembers(t *testing.T, n int) []*daemonProcess {
 	return members
 }
 
-// Two appliances, one API key of 2 a second, and more asked of each than that: together they let through what one would.
+// Two appliances share an API key with a rate of 2 per second, and each gets more requests than that. Together they
+// allow the rate of one.
 func TestARateHoldsForTwoAppliancesTogether(t *testing.T) {
 	t.Parallel()
-	const rate, window = 2, 5 * time.Second // so that a request's worth lasts until the next is leased, also of a slow database
+	const rate, window = 2, 5 * time.Second // a leased request outlasts the next lease's delay, also on a slow database
 	members := newMembers(t, 2)
 	token := strings.TrimSpace(members[0].run(t, "key", "create", "--name", "a", "--rate", "2/s"))
 	for _, m := range members {
@@ -71,8 +72,8 @@ func TestARateHoldsForTwoAppliancesTogether(t *testing.T) {
 	}
 	workers.Wait()
 	seconds, asked := time.Since(began).Seconds(), limited.asked().Seconds()
-	const credit = 2                                // requests: one of each appliance
-	least, most := rate*(asked+1), rate*(seconds+1) // with what a second allows at once
+	const credit = 2                                // one request of each appliance
+	least, most := rate*(asked+1), rate*(seconds+1) // with the burst of one second
 	for _, m := range members {
 		if bytes.Contains(m.log(), []byte("this one limits by itself")) {
 			most *= 2 // the database did not answer for a second
@@ -87,7 +88,7 @@ func TestARateHoldsForTwoAppliancesTogether(t *testing.T) {
 	}
 }
 
-// refusals are when requests were refused.
+// refusals are the times of refused requests.
 type refusals struct {
 	mu    sync.Mutex
 	times []time.Time
@@ -99,8 +100,8 @@ func (r *refusals) add(at time.Time) {
 	r.times = append(r.times, at)
 }
 
-// asked is for how long more was asked than the rate allows: from one refusal to the next all that was earned was spent. A longer gap does
-// not count, since a machine that is busy may have asked for less.
+// asked is the time for which the load exceeded the rate: between two refusals, all credit was spent. It ignores longer
+// gaps, in which a busy machine may have sent less.
 func (r *refusals) asked() (all time.Duration) {
 	slices.SortFunc(r.times, time.Time.Compare)
 	for i := 1; i < len(r.times); i++ {
@@ -111,7 +112,7 @@ func (r *refusals) asked() (all time.Duration) {
 	return all
 }
 
-// askOnce asks for an attestation and returns the status.
+// askOnce requests an attestation and returns the status.
 func askOnce(t *testing.T, base, token string) int {
 	r := randomRequest()
 	body := `{"unspendableAddress":"` + r.UnspendableAddress.String() + `","beneficiary":"` + r.Beneficiary.String() + `"}`

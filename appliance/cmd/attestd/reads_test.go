@@ -95,7 +95,7 @@ func TestRefusedLargeQueriesAreAnsweredToPlainClients(t *testing.T) {
 	for name, body := range map[string]io.Reader{
 		"1 MB":          bytes.NewReader(make([]byte, 1<<20)),
 		"7 MB":          bytes.NewReader(make([]byte, 7<<20)),
-		"1 MB, chunked": io.LimitReader(endless{}, 1<<20), // its length is not announced
+		"1 MB, chunked": io.LimitReader(endless{}, 1<<20), // without a Content-Length
 	} {
 		resp, text := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", body)
 		var answer struct {
@@ -109,7 +109,7 @@ func TestRefusedLargeQueriesAreAnsweredToPlainClients(t *testing.T) {
 	}
 }
 
-// endless is spaces without end.
+// endless is an infinite sequence of spaces.
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) {

@@ -11,7 +11,8 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 )
 
-// A backup takes the place of a journal that it has all of, whichever leaf of that cannot be read: by the command that doctor names.
+// A backup replaces a journal with an unreadable leaf, by the command that doctor names, if the backup has all of the
+// journal.
 func TestABackupReplacesAJournalWhoseLeavesCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for name, index := range map[string]uint64{
@@ -38,7 +39,7 @@ func TestABackupReplacesAJournalWhoseLeavesCannotBeRead(t *testing.T) {
 	}
 }
 
-// makeUnreadable gives a leaf a salt that is none.
+// makeUnreadable gives a leaf an invalid salt.
 func makeUnreadable(t *testing.T, path string, index uint64) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, nil)

@@ -42,8 +42,8 @@ func signedBy(ts *testscript.TestScript, negated bool, args []string) {
 	}
 }
 
-// walk N types the console block of that number in docs/rotation.md: with its folders in $WORK, and attestd reload in the place of
-// systemd's. It fails where there is no such block.
+// walk N runs the console block of that number in docs/rotation.md, with its folders in $WORK and attestd reload
+// instead of systemctl. It fails if the block is missing.
 func walk(ts *testscript.TestScript, negated bool, args []string) {
 	if len(args) != 1 {
 		ts.Fatalf("usage: walk N")
@@ -72,7 +72,7 @@ var (
 	prompt       = regexp.MustCompile(`(?m)^ *# `)
 )
 
-// configureKeys has hsm.keys be what is given, in the place of what named the token before.
+// configureKeys sets hsm.keys. It replaces the previous setting of the token.
 func (d *daemonProcess) configureKeys(tb testing.TB, keys ...config.AttestorKey) {
 	tb.Helper()
 	path := filepath.Join(d.dir, "attestd.yaml")
@@ -88,10 +88,10 @@ func (d *daemonProcess) configureKeys(tb testing.TB, keys ...config.AttestorKey)
 	}
 }
 
-// tokenSettings are what names the tokens in a configuration that attestd dev has written.
+// tokenSettings matches the token settings of a configuration that attestd dev has written.
 var tokenSettings = regexp.MustCompile(`(?m)^hsm: .*\n|^hsm:\n(?:^  .*\n)+`)
 
-// keyStatuses are those of the attestor keys that the daemon has.
+// keyStatuses returns the daemon's attestor keys.
 func (d *daemonProcess) keyStatuses(tb testing.TB) (keys []hsm.NamedStatus) {
 	tb.Helper()
 	var status hsm.Status
@@ -101,7 +101,7 @@ func (d *daemonProcess) keyStatuses(tb testing.TB) (keys []hsm.NamedStatus) {
 	return status.Keys
 }
 
-// ofKey is the configuration of another key: in the token of the first, or in one of its own.
+// otherKey makes another key, in the token of the first or in its own, and returns its configuration.
 func (d *daemonProcess) otherKey(tb testing.TB, first config.AttestorKey, ownToken bool) config.AttestorKey {
 	tb.Helper()
 	next := config.AttestorKey{Name: "next", State: appliance.AttestorKeyActive}
@@ -128,8 +128,8 @@ func (d *daemonProcess) otherKey(tb testing.TB, first config.AttestorKey, ownTok
 	return next
 }
 
-// From one key to the next under load, in one token or into another, without a restart: every request is answered, by the key that was
-// to sign then, and all is in the journal.
+// An attestor key is replaced under load, in one token or by a key in another, without a restart. Every request is
+// answered and signed by the active key, and all are in the journal.
 func TestAnAttestorKeyIsChangedUnderLoadWithoutAFailedRequest(t *testing.T) {
 	for name, ownToken := range map[string]bool{"in one token": false, "into another token": true} {
 		t.Run(name, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestAnAttestorKeyIsChangedUnderLoadWithoutAFailedRequest(t *testing.T) {
 	}
 }
 
-// address is of the key that signs for API keys that are bound to none.
+// address is the address of the default attestor key.
 func (d *daemonProcess) address(tb testing.TB) string {
 	tb.Helper()
 	var status wire.Status
@@ -186,8 +186,8 @@ func (d *daemonProcess) address(tb testing.TB) string {
 	return status.SignerAddress.String()
 }
 
-// A key beside the default one whose token is away neither keeps the daemon from starting nor makes it unready; what is bound to it waits
-// for it, and it signs once its token is back. Without the default key there is no start.
+// An additional attestor key has lost its token. The daemon starts and is ready. Requests that are bound to the key
+// wait, and the key signs once its token is back. Without the default key, the daemon does not start.
 func TestAKeyWhoseTokenIsAwayHoldsNobodyElseUp(t *testing.T) {
 	d := newDaemonFolder(t)
 	t.Parallel() // from here: this process makes the token
@@ -203,7 +203,7 @@ func TestAKeyWhoseTokenIsAwayHoldsNobodyElseUp(t *testing.T) {
 	next := d.otherKey(t, first, false)
 	d.configureKeys(t, first, next)
 	token := strings.TrimSpace(d.run(t, "key", "create", "--name", "bound", "--attestor", "next"))
-	pin, away := filepath.Join(d.dir, "pin"), filepath.Join(d.dir, "pin2") // a token is away to whom its PIN is
+	pin, away := filepath.Join(d.dir, "pin"), filepath.Join(d.dir, "pin2") // without its PIN, the token is away
 	away2 := next
 	away2.URI = strings.Replace(next.URI, pin, away, 1)
 	d.configureKeys(t, first, away2)
@@ -234,7 +234,7 @@ func TestAKeyWhoseTokenIsAwayHoldsNobodyElseUp(t *testing.T) {
 	}
 }
 
-// soon is a context for what is not to succeed.
+// soon is a short context for requests that must not succeed.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	t.Cleanup(cancel)

@@ -23,14 +23,14 @@ import (
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
-// shipped is what a receiver of syslog got, a message a line, from the connections that it has read to their ends.
+// shipped is the messages that a syslog receiver got, one per line, from connections that it has read to their ends.
 type shipped struct {
 	mu    sync.Mutex
 	lines []string
 	came  chan struct{}
 }
 
-// receiveSyslog takes each connection as a syslog daemon on this machine does.
+// receiveSyslog accepts connections as a syslog daemon on this machine does.
 func receiveSyslog(t *testing.T) (address string, got *shipped) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -59,7 +59,7 @@ func (s *shipped) read(conn net.Conn) {
 		length, err := in.ReadString(' ')
 		size, failed := strconv.Atoi(strings.TrimSuffix(length, " "))
 		if err != nil || failed != nil {
-			break // the end, or a sender that was killed
+			break // the end, or the sender was killed
 		}
 		message := make([]byte, size)
 		if _, err := io.ReadFull(in, message); err != nil {
@@ -77,7 +77,8 @@ func (s *shipped) read(conn net.Conn) {
 	}
 }
 
-// The daemon is killed at random moments while it attests and ships: each sink has every record, the first of each in order.
+// The daemon is killed at random moments while it attests and ships. Each sink has every record, and the first copies
+// are in order.
 func TestDrillNothingIsMissingAtTheSinksAfterSIGKILL(t *testing.T) {
 	const rounds, clients = 6, 8
 	d := newDaemonFolder(t)
@@ -119,7 +120,7 @@ func TestDrillNothingIsMissingAtTheSinksAfterSIGKILL(t *testing.T) {
 	}
 }
 
-// waitShipped waits until sinks have all that there is.
+// waitShipped waits until the sinks have all records.
 func waitShipped(admin *client.Admin, names ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -161,14 +162,14 @@ func waitSink(ts *testscript.TestScript, negated bool, args []string) {
 	ts.Check(waitShipped(admin, args[1:]...))
 }
 
-// failing SOCKET SINK waits until the sink has taken nothing once.
+// failing SOCKET SINK waits until the sink reports a failure.
 func failingSink(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 2 {
 		ts.Fatalf("usage: failing SOCKET SINK")
 	}
 	admin := client.NewAdmin(ts.MkAbs(args[0]))
 	defer admin.Close()
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) { // between two questions
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) { // between two polls
 		all, err := admin.Sinks(context.Background())
 		ts.Check(err)
 		if slices.ContainsFunc(all, func(s sinks.Status) bool { return s.Name == args[1] && s.Failing != "" }) {

@@ -14,18 +14,19 @@ import (
 	"github.com/attestd/attestd/appliance/index/dataset"
 )
 
-// line is a line to a server: what comes through is counted, and takes its time. The kernel could lose segments (tc-netem(8)), where it has
-// the module; a proxy of TCP models what a lost one costs, that all behind it wait for it to be sent again, after a round trip.
+// line is a slow network line to a server, which counts bytes. It models the cost of a lost TCP segment: all later
+// segments wait for a retransmission, one round trip later. tc-netem(8) would lose real segments, but needs a kernel
+// module.
 type line struct {
 	url         string
-	bitsASecond float64       // zero means no bound
+	bitsASecond float64       // 0 means unlimited
 	delay       time.Duration // each way
-	loss        float64       // of segments
-	bytes       atomic.Int64  // both ways, of TCP's payload
+	loss        float64       // share of segments
+	bytes       atomic.Int64  // TCP payload, both ways
 	connections atomic.Int64
 }
 
-// slowLine is that of a branch office on a mountain.
+// slowLine is the line of a remote branch office.
 func slowLine() *line { return &line{bitsASecond: 1e6, delay: 100 * time.Millisecond, loss: 0.01} }
 
 // plug connects the line to the server at a URL, until the test ends.
@@ -58,16 +59,16 @@ func (l *line) plug(tb testing.TB, target string) *line {
 	return l
 }
 
-// segment is on its way.
+// segment is a segment in transit.
 type segment struct {
 	bytes   []byte
 	arrives time.Time
 }
 
-// carry brings bytes one way, until either end closes.
+// carry transfers bytes one way, until either end closes.
 func (l *line) carry(to, from net.Conn, way uint64) {
 	defer to.Close()
-	const window = 128 // segments on their way
+	const window = 128 // segments in transit
 	ahead := make(chan segment, window)
 	go func() {
 		defer close(ahead)
@@ -78,13 +79,13 @@ func (l *line) carry(to, from net.Conn, way uint64) {
 		if broken {
 			continue
 		}
-		time.Sleep(time.Until(s.arrives)) // this is the line
+		time.Sleep(time.Until(s.arrives)) // delay of the line
 		_, err := to.Write(s.bytes)
 		broken = err != nil
 	}
 }
 
-// send puts segments on the line, one after the other, as fast as it takes them.
+// send puts segments on the line at its rate.
 func (l *line) send(ahead chan<- segment, from io.Reader, random *rand.Rand) {
 	const size = 1460
 	var free, last time.Time // when the line takes the next segment; when the last arrives
@@ -115,7 +116,7 @@ func (l *line) send(ahead chan<- segment, from io.Reader, random *rand.Rand) {
 	}
 }
 
-// newLongAgo prepares an appliance whose made-up transfers are always the same, and all but a few at their end.
+// newLongAgo prepares an appliance whose generated transfers are always the same, and almost all complete.
 func newLongAgo(tb testing.TB, transfers int) (*daemonProcess, *dataset.World) {
 	tb.Helper()
 	up := newDaemonFolder(tb)
@@ -124,9 +125,9 @@ func newLongAgo(tb testing.TB, transfers int) (*daemonProcess, *dataset.World) {
 	return up, world
 }
 
-// mostBytesEach is what it may take to bring a transfer to another appliance with its packet and its part of everything else,
-// both ways, with zstd. What is asked for each second, be there anything new or not,
-// comes on top, for a loaded machine takes long.
+// mostBytesEach is the bytes for a transfer to another appliance, both ways, with zstd. It includes the packet and a
+// share of all other rows. mostBytesASecond is added for polling, with or without new rows, since a loaded machine
+// takes long.
 const (
 	mostBytesEach    = 1200
 	mostBytesASecond = 4 << 10
@@ -154,7 +155,7 @@ func TestDrillAnApplianceIsFollowedInFewBytes(t *testing.T) {
 	}
 }
 
-// Over a slow line all arrives, however few requests a page takes: nothing gives up on it.
+// All rows arrive over a slow line, although each page takes several requests: neither side gives up.
 func TestDrillAnApplianceIsFollowedOverASlowLine(t *testing.T) {
 	const transfers = 200
 	up, _ := newLongAgo(t, transfers)
@@ -172,8 +173,8 @@ func TestDrillAnApplianceIsFollowedOverASlowLine(t *testing.T) {
 	t.Logf("%d bytes: %s", l.bytes.Load(), out)
 }
 
-// BenchmarkSlowLine measures a follower over a line of 1 Mbit/s with a round trip of 200 ms and 1 % of loss: catching up with 5,000
-// transfers, and 20 new ones a second.
+// BenchmarkSlowLine measures a follower over a line of 1 Mbit/s with a round trip of 200 ms and 1 % of loss: catching
+// up with 5,000 transfers, and 20 new ones per second.
 func BenchmarkSlowLine(b *testing.B) {
 	const transfers = 5000
 	up, world := newLongAgo(b, transfers)

@@ -32,12 +32,12 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// `make soak` has more.
+// `make soak` runs longer.
 var soakTime = flag.Duration("soak", 6*time.Second, "how long TestDrillSoak loads the appliance and makes it fail")
 
-// An appliance is loaded in every way at once, while its token, its upstream and its clients fail in every way that they do.
-// Afterwards it is as it was before: no memory, descriptor or goroutine is left behind. All that it answered is in its
-// journal, which is whole, and no answer was an internal error.
+// An appliance runs under every kind of load, while its token, its upstream and its clients fail in every known way.
+// Afterwards it holds no more memory, descriptors or goroutines than before. All that it answered is in its journal,
+// which is whole. No answer was an internal error.
 func TestDrillSoak(t *testing.T) {
 	s := newSoak(t)
 	s.load(min(*soakTime/4, time.Minute), calm)
@@ -50,7 +50,7 @@ func TestDrillSoak(t *testing.T) {
 	s.checkJournal()
 }
 
-// soak is an appliance under load, and what came of it.
+// soak is an appliance under load, and the results.
 type soak struct {
 	*testing.T
 	d       *daemonProcess
@@ -62,12 +62,12 @@ type soak struct {
 
 	mu       sync.Mutex
 	answered map[uuid.UUID]answered
-	counts   map[string]int // what was done, and what came of it
+	counts   map[string]int // by task and outcome
 	longest  time.Duration  // from a fault's end to the next attestation
-	newest   atomic.Int64   // when the newest request began that was answered with an attestation, Unix nanoseconds
+	newest   atomic.Int64   // start of the newest answered attestation request, Unix nanoseconds
 }
 
-// answered is an attestation that was answered, and the API key that asked for it.
+// answered is an answered attestation, and the API key that requested it.
 type answered struct {
 	attestation appliance.Attestation
 	key         string
@@ -103,15 +103,15 @@ func newSoak(t *testing.T) *soak {
 	return s
 }
 
-// task is a part of the load: it does one thing, again and again.
+// task is a repeated part of the load.
 type task struct {
 	name  string
-	every time.Duration // the pause between two
-	at    int           // how many do it at once
+	every time.Duration // pause between two runs
+	at    int           // concurrent runs
 	do    func(*soak, context.Context, *http.Client) error
 }
 
-// calm is what clients and operators do.
+// calm is the work of clients and operators.
 var calm = []task{
 	{"attestation", 20 * time.Millisecond, 8, (*soak).attest},
 	{"read", 50 * time.Millisecond, 4, (*soak).read},
@@ -121,7 +121,7 @@ var calm = []task{
 	{"audit", 10 * time.Second, 1, (*soak).audit},
 }
 
-// faulty is what goes wrong.
+// faulty is the faults.
 var faulty = []task{
 	{"fault of the token", 500 * time.Millisecond, 1, (*soak).failToken},
 	{"fault of the upstream", 300 * time.Millisecond, 1, (*soak).failUpstream},
@@ -131,7 +131,7 @@ var faulty = []task{
 	{"malformed request", 50 * time.Millisecond, 1, (*soak).malform},
 }
 
-// load runs the tasks for so long, and until each that is due by then was done. Every client of them is gone afterwards.
+// load runs the tasks for d, and until each that is due by then has run. Then it closes all their clients.
 func (s *soak) load(d time.Duration, tasks ...[]task) {
 	s.Helper()
 	ctx, cancel := context.WithCancel(s.Context())
@@ -147,7 +147,7 @@ func (s *soak) load(d time.Duration, tasks ...[]task) {
 		}
 	}
 	for began := time.Now(); time.Since(began) < d || s.never(d, tasks...) != "" && time.Since(began) < d+patience; {
-		time.Sleep(10 * time.Millisecond) // between two looks
+		time.Sleep(10 * time.Millisecond) // between two polls
 	}
 	cancel()
 	all.Wait()
@@ -155,7 +155,7 @@ func (s *soak) load(d time.Duration, tasks ...[]task) {
 	s.proxy.Heal()
 }
 
-// never is a task that was not done, and is due several times within d; empty where there is none.
+// never returns a task that has not run, although it is due several times within d; empty if there is no such task.
 func (s *soak) never(d time.Duration, tasks ...[]task) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +180,7 @@ func (s *soak) repeat(ctx context.Context, t task, c *http.Client) {
 	}
 }
 
-// outcome is how an error is counted.
+// outcome is the name by which an error is counted.
 func outcome(err error) string {
 	switch code := client.CodeOf(err); {
 	case err == nil:
@@ -219,7 +219,7 @@ func (s *soak) attest(ctx context.Context, c *http.Client) error {
 	return nil
 }
 
-// readBack asks for any attestation that was answered.
+// readBack requests an answered attestation again.
 func (s *soak) readBack(ctx context.Context, c *http.Client) error {
 	s.mu.Lock()
 	var id uuid.UUID
@@ -229,7 +229,7 @@ func (s *soak) readBack(ctx context.Context, c *http.Client) error {
 	}
 	s.mu.Unlock()
 	if one.key == "" {
-		return nil // there is none yet
+		return nil // no answer yet
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.d.url+"/functions/v1/attest/"+id.String(), nil)
 	if err != nil {
@@ -254,7 +254,7 @@ func (s *soak) read(ctx context.Context, c *http.Client) error {
 	return s.send(c, req)
 }
 
-// send sends a request and reads the answer, which may be that there is too much to do.
+// send sends a request and reads the answer. A refusal because of overload is accepted.
 func (s *soak) send(c *http.Client, req *http.Request) error {
 	resp, err := c.Do(req)
 	if err != nil {
@@ -281,7 +281,7 @@ func (s *soak) audit(ctx context.Context, _ *http.Client) error {
 	return err
 }
 
-// failToken lets the token fail in one way for a while, and waits until there is an attestation again.
+// failToken makes the token fail in one way for a while, and waits until an attestation is answered again.
 func (s *soak) failToken(ctx context.Context, _ *http.Client) error {
 	sometimes := func(f hsmtest.Fault) func() { return func() { s.faults.Set("C_Sign", f) } }
 	ways := map[string]func(){
@@ -323,11 +323,11 @@ func (s *soak) failToken(ctx context.Context, _ *http.Client) error {
 	return s.awaitAttestation(ctx, name)
 }
 
-// awaitAttestation waits until one was answered that began after now.
+// awaitAttestation waits until a request that began after now is answered.
 func (s *soak) awaitAttestation(ctx context.Context, after string) error {
 	ended, bound := time.Now(), 20*time.Second
 	if *soakTime < time.Minute {
-		bound = patience // all tests run at once then, on any machine
+		bound = patience // other tests run at the same time
 	}
 	for s.newest.Load() <= ended.UnixNano() {
 		if ctx.Err() != nil {
@@ -337,7 +337,7 @@ func (s *soak) awaitAttestation(ctx context.Context, after string) error {
 			s.Errorf("%s after the token's fault %q has ended there is no attestation", bound, after)
 			return nil
 		}
-		time.Sleep(time.Millisecond) // between two looks
+		time.Sleep(time.Millisecond) // between two polls
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -359,7 +359,7 @@ func (s *soak) failUpstream(context.Context, *http.Client) error {
 	return nil
 }
 
-// dial connects from another address than the clients that behave.
+// dial connects from another address than the well-behaved clients.
 func (s *soak) dial() (*net.TCPConn, error) {
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 66)}, Timeout: 10 * time.Second}
 	conn, err := dialer.Dial("tcp", strings.TrimPrefix(s.d.url, "http://"))
@@ -369,7 +369,7 @@ func (s *soak) dial() (*net.TCPConn, error) {
 	return conn.(*net.TCPConn), conn.SetDeadline(time.Now().Add(20 * time.Second))
 }
 
-// attestation is a request as bytes.
+// attestation is the bytes of an attestation request.
 func (s *soak) attestation() string {
 	r := randomRequest()
 	body := fmt.Sprintf(`{"unspendableAddress":"%s","beneficiary":"%s"}`, r.UnspendableAddress, r.Beneficiary)
@@ -389,7 +389,7 @@ func (s *soak) cut(context.Context, *http.Client) error {
 	return errors.Join(err, conn.Close())
 }
 
-// leaveAlone connects and says nothing for a while.
+// leaveAlone connects and sends no bytes for a while.
 func (s *soak) leaveAlone(ctx context.Context, _ *http.Client) error {
 	conn, err := s.dial()
 	if err != nil {
@@ -403,7 +403,7 @@ func (s *soak) leaveAlone(ctx context.Context, _ *http.Client) error {
 	return nil
 }
 
-// slow sends a request byte by byte and reads the answer in the same way.
+// slow sends a request byte by byte, and reads the answer in the same way.
 func (s *soak) slow(ctx context.Context, _ *http.Client) error {
 	conn, err := s.dial()
 	if err != nil {
@@ -414,7 +414,7 @@ func (s *soak) slow(ctx context.Context, _ *http.Client) error {
 		if _, err := conn.Write([]byte{c}); err != nil || ctx.Err() != nil {
 			return err
 		}
-		time.Sleep(2 * time.Millisecond) // that is how slow it is
+		time.Sleep(2 * time.Millisecond) // the speed of this client
 	}
 	one := make([]byte, 1)
 	for range 20 {

@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// soakFigures are what an appliance holds.
+// soakFigures are the resources that an appliance holds.
 type soakFigures struct {
 	goroutines, descriptors int
-	memory                  int64 // anonymous memory of the process and its children, in bytes (RssAnon)
+	memory                  int64 // RssAnon of the process and its children, in bytes
 }
 
 func (f soakFigures) String() string {
@@ -33,7 +33,7 @@ func (s *soak) figures() (f soakFigures) {
 	defer resp.Body.Close()
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
 		name, value, _ := strings.Cut(lines.Text(), " ")
-		n, _ := strconv.ParseFloat(value, 64) // of other lines nothing is wanted
+		n, _ := strconv.ParseFloat(value, 64) // other lines are ignored
 		switch name {
 		case "go_goroutines":
 			f.goroutines = int(n)
@@ -46,15 +46,15 @@ func (s *soak) figures() (f soakFigures) {
 	return f
 }
 
-// anonymous is the anonymous memory of a process and its children, 0 for one that is gone.
+// anonymous is the anonymous memory of a process and its children, in bytes. It is 0 for a process that has exited.
 func anonymous(pid int) (bytes int64) {
 	bytes = int64(memoryOf(pid).anonymous)
 	command := commandLine(pid)
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, list := range lists {
-		children, _ := os.ReadFile(list) // a thread may have ended
+		children, _ := os.ReadFile(list) // a thread may have exited
 		for _, child := range strings.Fields(string(children)) {
-			// Until its execve, a child has its parent's memory (CLONE_VM), and command line.
+			// Until its execve, a child shares its parent's memory (CLONE_VM) and command line.
 			if n, err := strconv.Atoi(child); err == nil && commandLine(n) != command {
 				bytes += anonymous(n)
 			}
@@ -68,7 +68,7 @@ func commandLine(pid int) string {
 	return string(line)
 }
 
-// sampleDuring measures the memory in steps while f runs.
+// sampleDuring samples the memory while f runs.
 func (s *soak) sampleDuring(f func()) (memory []int64) {
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()
@@ -84,19 +84,19 @@ func (s *soak) sampleDuring(f func()) (memory []int64) {
 	}
 }
 
-// settle waits until the clients' ends are done with, and returns what the appliance holds then. Where it is known what it held
-// before, it must hold no more.
+// settle waits until the appliance has closed its clients' connections, and returns the resources that it holds. With
+// before, they must not exceed the earlier ones.
 func (s *soak) settle(before *soakFigures) soakFigures {
 	s.Helper()
-	// The server keeps goroutines for more connections for 10 s, and the follower keeps connections to the upstream. After a
-	// short load nobody waits for that: what is left behind by each connection or fault is more by far.
+	// The server keeps goroutines for new connections for 10 s, and the follower keeps connections to the upstream.
+	// After a short load, settle does not wait for these: a leak per connection or per fault is far larger.
 	some, still := 40, 2
 	if *soakTime >= time.Minute {
 		some, still = 8, 40
 	}
 	last, steady := s.figures(), 0
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		time.Sleep(300 * time.Millisecond) // between two looks
+		time.Sleep(300 * time.Millisecond) // between two polls
 		now := s.figures()
 		if before != nil && now.goroutines <= before.goroutines+some && now.descriptors <= before.descriptors+some {
 			return now
@@ -115,7 +115,7 @@ func (s *soak) settle(before *soakFigures) soakFigures {
 	return last
 }
 
-// checkMemory compares a quarter of the samples at the begin of the load with the last quarter.
+// checkMemory compares the second quarter of the samples with the last quarter.
 func (s *soak) checkMemory(samples []int64) {
 	s.Helper()
 	const most = 500 << 20
@@ -139,7 +139,7 @@ func middleOf(samples []int64) int64 {
 	return sorted[len(sorted)/2]
 }
 
-// slope is that of the line through the samples that fits best, for a step from one to the next.
+// slope is the slope of the best-fitting line through the samples, per step.
 func slope(samples []int64) float64 {
 	n := float64(len(samples))
 	var sumX, sumY, sumXY, sumXX float64
@@ -150,7 +150,7 @@ func slope(samples []int64) float64 {
 	return (n*sumXY - sumX*sumY) / (n*sumXX - sumX*sumX)
 }
 
-// report logs what was done, and that every part of the load was.
+// report logs the counts, and fails the test if a part of the load never ran.
 func (s *soak) report(before, after soakFigures) {
 	s.Helper()
 	s.Logf("before: %s; after: %s", before, after)
@@ -179,12 +179,12 @@ func (s *soak) end() {
 	if err := s.d.cmd.Wait(); err != nil {
 		s.Errorf("the daemon ended with %v\n%s", err, s.d.log())
 	}
-	if log := s.d.events(); bytes.Contains(log, []byte(`"panic":`)) { // of a request; what a worker prints is another's
+	if log := s.d.events(); bytes.Contains(log, []byte(`"panic":`)) { // a worker's panic has another form
 		s.Errorf("the log has a panic:\n%s", log)
 	}
 }
 
-// checkJournal holds the journal against what was answered.
+// checkJournal compares the journal with the answers.
 func (s *soak) checkJournal() {
 	s.Helper()
 	if out := s.d.run(s.T, "log", "verify"); !strings.Contains(out, "The journal is whole") {

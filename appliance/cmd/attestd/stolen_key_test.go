@@ -20,7 +20,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// honestWitness cosigns each checkpoint of a log that goes on from the one before (C2SP tlog-witness).
+// honestWitness cosigns each checkpoint of a log that is consistent with the previous one (C2SP tlog-witness).
 type honestWitness struct {
 	*testing.T
 	key  ed25519.PrivateKey
@@ -36,7 +36,7 @@ func (w *honestWitness) hash() []byte {
 	return sum[:4]
 }
 
-// policy is that of an auditor who wants this witness's cosignature under a log's checkpoints.
+// policy is the policy of an auditor who requires this witness's cosignature on a log's checkpoints.
 func (w *honestWitness) policy(log appliance.LogKey) string {
 	w.Helper()
 	key := fmt.Sprintf("witness.example+%x+%s", w.hash(), base64.StdEncoding.EncodeToString(w.typed()))
@@ -47,7 +47,7 @@ func (w *honestWitness) policy(log appliance.LogKey) string {
 	return path
 }
 
-// cosign returns the checkpoint with the cosignature, once the consistency proof shows that its tree goes on from the last one.
+// cosign adds the cosignature to a checkpoint, if the consistency proof shows that its tree extends the last one.
 func (w *honestWitness) cosign(signed []byte, log appliance.LogKey, proof tlog.TreeProof) string {
 	w.Helper()
 	tree, err := appliance.OpenCheckpoint(signed, log.Verifier)
@@ -65,7 +65,7 @@ func (w *honestWitness) cosign(signed []byte, log appliance.LogKey, proof tlog.T
 	return string(signed) + "— witness.example " + base64.StdEncoding.EncodeToString(raw) + "\n"
 }
 
-// rebuilt is a log that a thief has made of the public tiles of another one.
+// rebuilt is a log that a thief has made from the public tiles of another log.
 type rebuilt struct{ hashes []tlog.Hash }
 
 func (r *rebuilt) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
@@ -97,8 +97,9 @@ func rebuild(t *testing.T, h *house, records int64) *rebuilt {
 	return r
 }
 
-// A thief of the log key rebuilds the tree from its public tiles and appends a record that a key of their own signed. A witness that has
-// seen the log cosigns it, for it goes on from that. No policy and no verifier key make its signer one to trust.
+// A thief of the log key rebuilds the tree from its public tiles, and appends a record that their own key signed. A
+// witness that has seen the log cosigns it, since the tree is consistent. Neither a policy nor a verifier key makes the
+// record's signer trusted.
 func TestARecordAppendedWithAStolenLogKeyIsNotGood(t *testing.T) {
 	t.Parallel()
 	_, secret, err := appliance.NewLogKey("example.com/attestd")

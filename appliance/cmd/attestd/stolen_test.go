@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/store/bolt"
 )
 
-// house is an appliance's files, and the attestor key of whoever has them.
+// house is an appliance's files, and the attestor key of their present holder.
 type house struct {
 	*testing.T
 	dir    string
@@ -41,7 +41,7 @@ func (h *house) must(err error) {
 	}
 }
 
-// open opens the journal, as the daemon does: its start is an event that names its key.
+// open opens the journal as the daemon does: its start is an event that names its key.
 func (h *house) open() {
 	h.Helper()
 	var err error
@@ -84,7 +84,7 @@ func (h *house) backup() string {
 	return name
 }
 
-// export writes the leaves into a file and their checkpoint into another, and returns both names.
+// export writes the leaves to a file and their checkpoint to another, and returns both names.
 func (h *house) export() (name, checkpoint string) {
 	h.Helper()
 	var leaves bytes.Buffer
@@ -106,13 +106,13 @@ func (h *house) checkpoint() string {
 	return name
 }
 
-// auditor is somebody who holds what is public: the log's verifier key, the attestor's address, and a checkpoint from earlier.
+// auditor holds public data: the log's verifier key, the attestor's address, and an earlier checkpoint.
 type auditor struct {
 	*testing.T
 	verifierKey, signer, earlier string
 }
 
-// audit runs 'attestd log verify' where there is no appliance.
+// audit runs 'attestd log verify' on a machine without an appliance.
 func (a auditor) audit(args ...string) (status int, out string) {
 	a.Helper()
 	var stdout, stderr bytes.Buffer
@@ -121,7 +121,7 @@ func (a auditor) audit(args ...string) (status int, out string) {
 	return status, stdout.String() + stderr.String()
 }
 
-// wants holds a backup and an export of a house against what the auditor knows, as far as flags say.
+// wants verifies a backup and an export of a house with the auditor's verifier key and the flags.
 func (a auditor) wants(h *house, status int, says string, flags ...string) {
 	a.Helper()
 	export, checkpoint := h.export()
@@ -133,8 +133,8 @@ func (a auditor) wants(h *house, status int, says string, flags ...string) {
 	}
 }
 
-// TestAnAuditorFindsWhatAThiefOfABackupMakes steals a backup and the log key: whatever is made of it has good signatures and a
-// good tree. An auditor who holds nothing but what is public finds it.
+// TestAnAuditorFindsWhatAThiefOfABackupMakes steals a backup and the log key. Every journal made from them has good
+// signatures and a good tree. An auditor with only public data detects it.
 func TestAnAuditorFindsWhatAThiefOfABackupMakes(t *testing.T) {
 	t.Parallel()
 	_, secret, err := appliance.NewLogKey("example.com/attestd")
@@ -156,7 +156,7 @@ func TestAnAuditorFindsWhatAThiefOfABackupMakes(t *testing.T) {
 		h := newRestored(t, stolen, secret, thief)
 		h.attest(3)
 		a.wants(h, exitFailure, "record 12: signer: signed by "+thief.address.String()+", who is none of --signer: records 12 to 14", signers...)
-		a.wants(h, exitOK, thief.address.String()+"  records 12 to 14 (named by an event of the journal)", since...) // it names him all the same
+		a.wants(h, exitOK, thief.address.String()+"  records 12 to 14 (named by an event of the journal)", since...) // names it
 	})
 	t.Run("a journal that is signed anew by another key", func(t *testing.T) {
 		h := newHouse(t, secret, thief)
@@ -179,7 +179,7 @@ func TestAnAuditorFindsWhatAThiefOfABackupMakes(t *testing.T) {
 			}
 			return nil
 		}))
-		a.wants(h, exitOK, "(given)", signers...) // by itself it is a journal like any other
+		a.wants(h, exitOK, "(given)", signers...) // alone, it is a valid journal
 		a.wants(h, exitFailure, "the first 7 records are not those of the earlier checkpoint", since...)
 	})
 	t.Run("a journal of another log key", func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestAnAuditorFindsWhatAThiefOfABackupMakes(t *testing.T) {
 	})
 }
 
-// newRestored is a house that somebody made of a backup and the log key, with a key of his own.
+// newRestored is a house made from a backup and the log key, with another attestor key.
 func newRestored(t *testing.T, backup, secret string, s signer) *house {
 	t.Helper()
 	h := &house{T: t, dir: t.TempDir(), signer: s}

@@ -19,7 +19,7 @@ import (
 	"github.com/attestd/attestd/appliance/daemon"
 )
 
-// newSyncFolder prepares a folder that is enough for 'attestd replica sync': there is no HSM in it.
+// newSyncFolder prepares a folder that suffices for 'attestd replica sync'. It has no HSM.
 func newSyncFolder(t *testing.T, upstream string) *daemonProcess {
 	t.Helper()
 	d := &daemonProcess{dir: t.TempDir()}
@@ -31,8 +31,8 @@ func newSyncFolder(t *testing.T, upstream string) *daemonProcess {
 	return d
 }
 
-// The follower is killed a hundred times while it reads, and has in the end what the upstream has: no gap, no repeat. One
-// that has come to its end before begins anew.
+// The follower is killed a hundred times while it reads. In the end it has the rows of the upstream, without gaps or
+// repeats. If it completes early, it starts again with an empty replica.
 func TestDrillASyncThatIsKilledAtAnyMomentGoesOnWhereItWas(t *testing.T) {
 	const kills, transfers = 100, "20000"
 	program := fastProgram(t)
@@ -64,8 +64,8 @@ func TestDrillASyncThatIsKilledAtAnyMomentGoesOnWhereItWas(t *testing.T) {
 	t.Logf("%d kills, %d times to the end with %d records; at last: %s", kills, completed, records, out)
 }
 
-// fastProgram is attestd without the race detector, with which a process hardly begins before it is killed. It is built as make
-// build does, which finds the packages in the cache then.
+// fastProgram is attestd without the race detector, which makes starting too slow for the kills. It is built with the
+// flags of make build, so that the packages are in the cache.
 func fastProgram(t *testing.T) string {
 	t.Helper()
 	info, _ := debug.ReadBuildInfo()
@@ -79,7 +79,7 @@ func fastProgram(t *testing.T) string {
 	return program
 }
 
-// syncUntilKilled returns false where the sync was faster.
+// syncUntilKilled returns false if the sync completed before the kill.
 func (d *daemonProcess) syncUntilKilled(t *testing.T, after time.Duration) (killed bool) {
 	t.Helper()
 	cmd := d.command("replica", "sync")
@@ -97,7 +97,7 @@ func (d *daemonProcess) syncUntilKilled(t *testing.T, after time.Duration) (kill
 	return err != nil
 }
 
-// headersServer answers nothing but 503, and tells what the requests had for a header.
+// headersServer answers each request with 503, and sends a header of each request to values.
 func headersServer(t *testing.T, name string) (address string, values <-chan string) {
 	t.Helper()
 	seen := make(chan string, 1000)

@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// manager is what a service manager is to a daemon: the socket that it reports to.
+// manager is a service manager's socket for a daemon's reports.
 type manager struct {
 	testing.TB
 	conn *net.UnixConn
@@ -47,7 +47,7 @@ func (m *manager) next() string {
 	return string(b[:n])
 }
 
-// until returns the first report that begins so, and fails on one that should not come before it.
+// until returns the first report with that prefix. Only allowed reports may precede it.
 func (m *manager) until(prefix string, allowed ...string) string {
 	m.Helper()
 	for {
@@ -69,7 +69,7 @@ func TestTheServiceManagerIsToldOfReadinessReloadsLifeAndTheEnd(t *testing.T) {
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = d.cmd.Process.Kill() }) // where it has not ended
+	t.Cleanup(func() { _ = d.cmd.Process.Kill() }) // if it is still running
 	m.until("READY=1")
 	for range 5 {
 		m.until("WATCHDOG=1")
@@ -79,14 +79,14 @@ func TestTheServiceManagerIsToldOfReadinessReloadsLifeAndTheEnd(t *testing.T) {
 		t.Errorf("%q does not tell when", report)
 	}
 	m.until("READY=1", "WATCHDOG=1")
-	// A configuration that is refused is no end of being ready.
+	// After a refused configuration, the daemon is still ready.
 	d.write(t, "attestd.yaml", "log: { level: loud }\n")
 	d.signal(t, syscall.SIGHUP)
 	m.until("RELOADING=1", "WATCHDOG=1")
 	m.until("READY=1", "WATCHDOG=1")
 	d.signal(t, syscall.SIGTERM)
 	m.until("STOPPING=1", "WATCHDOG=1")
-	m.conn.Close() // nobody reads what it may report still
+	m.conn.Close() // further reports are not read
 	if err := d.cmd.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, d.log())
 	}
@@ -119,11 +119,11 @@ func TestASocketThatIsHandedOverServesInPlaceOfListen(t *testing.T) {
 	}
 	defer socket.Close()
 
-	// A client that comes before the daemon waits in the socket's queue.
+	// A client that connects before the daemon starts waits in the socket's queue.
 	early := make(chan error, 1)
 	go func() { early <- healthy("http://" + l.Addr().String()) }()
 
-	// The shell's process becomes the daemon's, so that LISTEN_PID is right: sd_listen_fds(3).
+	// exec keeps the shell's process id, so that LISTEN_PID is right: sd_listen_fds(3).
 	program, err := exec.LookPath("attestd")
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestASocketThatIsHandedOverServesInPlaceOfListen(t *testing.T) {
 	if err := d.cmd.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, d.log())
 	}
-	// The socket outlives the daemon: it is the service manager's.
+	// The service manager owns the socket, which outlives the daemon.
 	c, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Errorf("after the daemon: %v", err)

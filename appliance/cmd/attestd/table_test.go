@@ -9,7 +9,7 @@ import (
 	"github.com/attestd/attestd/appliance/doctor"
 )
 
-// Long values are folded into the room there is, and nothing is cut off; where the room is without bounds, a row is a line.
+// Long values are wrapped to the available columns, and none is cut. With unlimited columns, a row is one line.
 func TestTablesFitTheirTerminal(t *testing.T) {
 	t.Parallel()
 	reason := "the upgrade of the contract of the third of November, which the bank had asked for in writing, took longer"

@@ -16,7 +16,7 @@ type following struct {
 	cmd      *exec.Cmd
 	lines    *bufio.Scanner
 	said     bytes.Buffer
-	attested func(line string) bool // else it is an event
+	attested func(line string) bool // false for an event
 }
 
 func (d *daemonProcess) following(t *testing.T, attested func(line string) bool, args ...string) *following {
@@ -56,7 +56,7 @@ func (f *following) interrupt(t *testing.T, says string) {
 	}
 }
 
-// What follows the journal goes on over a restart of the daemon, until it is interrupted.
+// A command that follows the journal continues over a restart of the daemon, until it is interrupted.
 func TestWhatFollowsGoesOnUntilItIsInterrupted(t *testing.T) {
 	d := newDaemonFolder(t)
 	t.Parallel() // from here: this process makes the tokens

@@ -12,8 +12,9 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// A malicious library of an HSM opens neither the log key nor the API keys nor the configuration, and makes no API key through the admin
-// socket, also from a process that has left it. The appliance attests with it all the same, and the log names the attempt.
+// A malicious HSM library cannot read the log key, the API keys or the configuration. It cannot create an API key over
+// the admin socket, not even from an orphaned process. The appliance still attests with it, and the log reports the
+// attempt.
 func TestAMaliciousLibraryGetsNothingOfTheAppliance(t *testing.T) {
 	module, err := softhsm.Module()
 	if err != nil {
@@ -30,7 +31,7 @@ func TestAMaliciousLibraryGetsNothingOfTheAppliance(t *testing.T) {
 	d.configure("ATTESTD_HSM_WORKER_NETWORK=unix")
 	d.start(t)
 	defer d.kill(t)
-	// The library loads before the admin socket is there; the next worker finds it.
+	// The library loads before the admin socket exists. The next worker finds the socket.
 	first := d.worker(t)
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// twoTokens has the appliance use its token twice: first by another module, then by SoftHSM itself.
+// twoTokens configures the appliance's token twice: first through another module, then through SoftHSM itself.
 func (d *daemonProcess) twoTokens(tb testing.TB, first string) {
 	tb.Helper()
 	module, err := softhsm.Module()
@@ -40,7 +40,7 @@ func (d *daemonProcess) twoTokens(tb testing.TB, first string) {
 	}
 }
 
-// tokens asks the daemon how its tokens stand.
+// tokens asks the daemon for the states of its tokens.
 func (d *daemonProcess) tokens(tb testing.TB) []hsm.Standing {
 	tb.Helper()
 	var status hsm.Status
@@ -50,7 +50,7 @@ func (d *daemonProcess) tokens(tb testing.TB) []hsm.Standing {
 	return status.Tokens
 }
 
-// awaitToken waits until a token stands so: hsm.TokenSigns or another state.
+// awaitToken waits until a token has a state, such as hsm.TokenSigns.
 func (d *daemonProcess) awaitToken(tb testing.TB, position int, state string) {
 	tb.Helper()
 	await(tb, fmt.Sprintf("token %d: %s", position, state), func() (bool, string) {
@@ -58,14 +58,14 @@ func (d *daemonProcess) awaitToken(tb testing.TB, position int, state string) {
 	})
 }
 
-// tokens SOCKET STATE… waits until the tokens of the daemon there stand so, in their order.
+// tokens SOCKET STATE… waits until the daemon's tokens have these states, in their order.
 func tokenStates(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) < 3 {
 		ts.Fatalf("usage: tokens SOCKET STATE STATE...")
 	}
 	daemon := client.NewAdmin(ts.MkAbs(args[0]))
 	defer daemon.Close()
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) { // between two questions
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) { // between two polls
 		var status hsm.Status
 		ts.Check(daemon.HSMStatus(context.Background(), &status))
 		var states []string
@@ -89,8 +89,8 @@ func (d *daemonProcess) awaitEvent(tb testing.TB, kind string) {
 	})
 }
 
-// While the first of two tokens is killed, hangs or is cut off, and comes back, every request is answered, and what was answered
-// is in the journal, beside the loss and the return of the token.
+// The first of two tokens is killed, hangs or is cut off, and returns. Every request is answered. The journal has all
+// answers, and events of the token's loss and return.
 func TestTheSecondTokenAttestsWhileTheFirstFails(t *testing.T) {
 	module, err := softhsm.Module()
 	if err != nil {
@@ -114,11 +114,11 @@ func TestTheSecondTokenAttestsWhileTheFirstFails(t *testing.T) {
 			}
 			secondSigns := func() { d.awaitToken(t, 2, hsm.TokenSigns) }
 			if name == "killed" {
-				end, secondSigns = func() {}, func() { // another is there within 0.2 s, often before a request has missed the first
+				end, secondSigns = func() {}, func() { // a new worker takes under 0.2 s, so kill repeatedly
 					await(t, "token 2: "+hsm.TokenSigns, func() (bool, string) {
 						all := d.tokens(t)
 						if worker := all[0].Worker; all[1].State != hsm.TokenSigns && worker > 0 {
-							_ = syscall.Kill(worker, syscall.SIGKILL) // fails where it has ended already
+							_ = syscall.Kill(worker, syscall.SIGKILL) // fails if it has exited already
 						}
 						return all[1].State == hsm.TokenSigns, string(d.events())
 					})
@@ -143,7 +143,7 @@ func TestTheSecondTokenAttestsWhileTheFirstFails(t *testing.T) {
 					t.Errorf("attestation %s was answered but is not in the journal: %+v", a.ID, r)
 				}
 			}
-			// Requests go to the second token after an eighth of what a call of the first may take.
+			// Requests go to the second token after an eighth of the timeout of a call.
 			if outage > longestGap {
 				t.Errorf("nothing was attested for %s\n%s", outage, d.events())
 			}

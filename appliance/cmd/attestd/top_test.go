@@ -18,7 +18,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// busy are the samples of a quarter of an hour in which each second has more attestations than the one before.
+// busy is a quarter of an hour of samples. Each second has more attestations than the previous one.
 func busy() (all []wire.Sample) {
 	for i := range topSeconds {
 		one := wire.Sample{Attestations: int64(i), P50Seconds: new(.002), P99Seconds: new(.125), Reads: 7, InUse: 3, Keys: map[string]int64{}, Errors: map[appliance.Code]int64{}}
@@ -62,7 +62,7 @@ func TestTopTellsNoLatencyWhereThereIsNone(t *testing.T) {
 	}
 }
 
-// terminalOf opens a terminal of that size: what a person has, and what a program gets.
+// terminalOf opens a pseudoterminal of that size: the user's end and the program's end.
 func terminalOf(t *testing.T, columns, rows uint16) (person, program *os.File) {
 	t.Helper()
 	must := func(err error) {
@@ -83,7 +83,7 @@ func terminalOf(t *testing.T, columns, rows uint16) (person, program *os.File) {
 	return person, program
 }
 
-// What draws on a terminal ends with q and with Ctrl-C, and leaves the terminal as it was.
+// A live view ends with q and with Ctrl-C, and restores the terminal.
 func TestLiveViewsEndWithAKey(t *testing.T) {
 	d := newDaemonFolder(t)
 	t.Parallel() // from here: this process makes the tokens
@@ -116,7 +116,7 @@ func TestLiveViewsEndWithAKey(t *testing.T) {
 		if _, err := person.WriteString(c.key); err != nil {
 			t.Fatal(err)
 		}
-		go func() { _, _ = person.WriteTo(new(bytes.Buffer)) }() // what it draws at last
+		go func() { _, _ = person.WriteTo(new(bytes.Buffer)) }() // drains the last output
 		_ = cmd.Wait()
 		killer.Stop()
 		if status := cmd.ProcessState.ExitCode(); status != c.exit {
@@ -142,7 +142,7 @@ func readUntil(t *testing.T, f *os.File, want string) string {
 	return string(all)
 }
 
-// Where the output is no terminal, each second is a line.
+// Without a terminal, each second is a line.
 func TestTopWritesASampleALine(t *testing.T) {
 	d := newDaemonFolder(t)
 	t.Parallel() // from here: this process makes the tokens
@@ -154,7 +154,7 @@ func TestTopWritesASampleALine(t *testing.T) {
 	wanted := `"attestations":`
 	objects := d.following(t, func(line string) bool { return strings.Contains(line, wanted) }, "top", "--output", "json")
 	text.next(t)
-	objects.next(t) // samples come from now on
+	objects.next(t) // later samples are new
 	wanted = `"attestations":1`
 	d.run(t, "attest", "--url", d.url, "--api-key-file", filepath.Join(d.dir, "api-key"), "--unspendable", devUnspendable, "--beneficiary", devBeneficiary)
 	objects.next(t)

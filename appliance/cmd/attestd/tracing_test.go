@@ -18,13 +18,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// received is a span as a collector got it.
+// received is a span that a collector received.
 type received struct {
 	*trace.Span
 	service string
 }
 
-// newCollector takes spans as a collector does: OTLP over HTTP, in protobuf.
+// newCollector receives spans over OTLP/HTTP in protobuf.
 func newCollector(t *testing.T) (url string, spans <-chan received) {
 	t.Helper()
 	got := make(chan received, 1000)
@@ -68,7 +68,7 @@ func attributeOf(all []*common.KeyValue, name string) string {
 	return ""
 }
 
-// spansOf waits for so many spans, by name.
+// spansOf waits for count spans, and returns them by name.
 func spansOf(t *testing.T, spans <-chan received, count int) map[string]received {
 	t.Helper()
 	all := make(map[string]received)
@@ -89,7 +89,7 @@ const (
 	attestSpan   = "POST /functions/v1/attest"
 )
 
-// end stops the daemon, and waits until it has ended well.
+// end stops the daemon, and expects exit status 0.
 func (d *daemonProcess) end(t *testing.T) {
 	t.Helper()
 	if err := d.cmd.Process.Signal(os.Interrupt); err != nil {
@@ -118,7 +118,7 @@ func (d *daemonProcess) attestTraced(t *testing.T) (status int) {
 	return resp.StatusCode
 }
 
-// An attestation is a trace, in the client's: waiting for the HSM, the HSM, and the commit.
+// An attestation is a trace within the client's trace: the wait for the HSM, the HSM, and the commit.
 func TestAnAttestationIsATrace(t *testing.T) {
 	url, spans := newCollector(t)
 	d := newDaemonFolder(t)
@@ -160,7 +160,7 @@ func TestAnAttestationIsATrace(t *testing.T) {
 	}
 }
 
-// The collector may be named by the variable that OpenTelemetry has for it. What is left is sent when the daemon ends.
+// OpenTelemetry's environment variable can name the collector. The remaining spans are sent when the daemon ends.
 func TestTheEnvironmentNamesACollector(t *testing.T) {
 	url, spans := newCollector(t)
 	d := newDaemonFolder(t)
@@ -176,9 +176,9 @@ func TestTheEnvironmentNamesACollector(t *testing.T) {
 	}
 }
 
-// A collector that is away or hangs costs attestations nothing, and is told of once.
+// A collector that is down or hangs does not delay attestations. The log reports it once.
 func TestADeadCollectorDoesNoHarm(t *testing.T) {
-	hanging, err := net.Listen("tcp", "127.0.0.1:0") // which nobody accepts
+	hanging, err := net.Listen("tcp", "127.0.0.1:0") // never accepts
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestADeadCollectorDoesNoHarm(t *testing.T) {
 	for _, d := range []*daemonProcess{d, other} {
 		d.configure("OTEL_BSP_SCHEDULE_DELAY=20", "OTEL_BSP_MAX_QUEUE_SIZE=8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=4", "OTEL_EXPORTER_OTLP_TIMEOUT=50", "OTEL_BSP_EXPORT_TIMEOUT=100")
 		d.start(t)
-		for range 50 { // 200 spans, far more than wait
+		for range 50 { // 200 spans, far more than the queue holds
 			if status := d.attestTraced(t); status != 200 {
 				t.Fatalf("status %d", status)
 			}

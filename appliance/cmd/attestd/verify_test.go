@@ -18,7 +18,7 @@ import (
 	"github.com/attestd/attestd/appliance/verify"
 )
 
-// signer is somebody with a key, whom nobody needs to trust.
+// signer is an untrusted key.
 type signer struct {
 	address appliance.Address
 	sign    func(appliance.Digest) appliance.Signature
@@ -39,7 +39,7 @@ func newSigner(t *testing.T) signer {
 	}}
 }
 
-// attests makes what 'attestd attest' would print, had the appliance the signer's key.
+// attests returns the output of 'attestd attest' for an appliance with the signer's key.
 func (s signer) attests(t *testing.T, req appliance.Request, name appliance.SchemeName, domain *appliance.EIP712Domain) attested {
 	t.Helper()
 	scheme, err := appliance.NewScheme(name, domain)
@@ -50,8 +50,8 @@ func (s signer) attests(t *testing.T, req appliance.Request, name appliance.Sche
 	return attested{appliance.Attestation{ID: uuid.New(), Hash: hash, Signature: s.sign(hash), SignerAddress: s.address}, req, name, domain}
 }
 
-// Only what a trusted signer signed, for addresses that the digest was computed from, is good. All that a file says of itself
-// can be made up.
+// An attestation is good only if a trusted signer signed it, and its digest is of the expected addresses. All claims in
+// the file itself can be forged.
 func TestVerifyTellsTheTruth(t *testing.T) {
 	t.Parallel()
 	pair, swapped := requestOf(t, devUnspendable, devBeneficiary), requestOf(t, devBeneficiary, devUnspendable)
@@ -109,10 +109,10 @@ func TestVerifyTellsTheTruth(t *testing.T) {
 	}
 }
 
-// verdictTest is what 'attestd verify' must say of a file.
+// verdictTest is the expected result of 'attestd verify' for a file.
 type verdictTest struct {
 	file    any
-	config  string // empty: on a machine that has no appliance
+	config  string // empty: the machine has no appliance
 	args    []string
 	verdict string
 	results string   // of digest, signature and signer
@@ -149,7 +149,7 @@ func (test verdictTest) run(t *testing.T) {
 	}
 }
 
-// A file in which two readers could see two things, or of which a part is missing, is no attestation.
+// An ambiguous or incomplete file is refused.
 func TestVerifyRefusesWhatIsNoAttestation(t *testing.T) {
 	t.Parallel()
 	pair := requestOf(t, devUnspendable, devBeneficiary)
@@ -183,7 +183,7 @@ func TestVerifyRefusesWhatIsNoAttestation(t *testing.T) {
 	}
 }
 
-// A configuration that is wrong might say which signer is trusted: it is not passed over.
+// An invalid configuration is an error, since it might name the trusted signer.
 func TestVerifyDoesNotPassOverABrokenConfiguration(t *testing.T) {
 	t.Parallel()
 	file, err := json.Marshal(newSigner(t).attests(t, requestOf(t, devUnspendable, devBeneficiary), appliance.SchemeKeccak256BN254, nil))
@@ -199,7 +199,7 @@ func TestVerifyDoesNotPassOverABrokenConfiguration(t *testing.T) {
 // verifier is a machine on which an attestation is verified, without a daemon.
 type verifier struct {
 	stdin  []byte
-	config string // empty: nobody has set up attestd
+	config string // empty: attestd is not set up
 	args   []string
 }
 
@@ -229,7 +229,8 @@ func requestOf(t *testing.T, unspendable, beneficiary string) appliance.Request 
 	return req
 }
 
-// What is made is printed, whatever becomes of the question for its scheme: the API of the hosted service has no answer to it.
+// The attestation is printed even if its scheme cannot be determined: the API of the hosted service does not report
+// one.
 func TestAttestPrintsWhatWasMadeWithoutItsScheme(t *testing.T) {
 	t.Parallel()
 	made := newSigner(t).attests(t, requestOf(t, devUnspendable, devBeneficiary), appliance.SchemeKeccak256BN254, nil)

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// realWitness is a witness of others, which runs as a process. What it takes to compile it the product does not need.
+// realWitness is a third-party witness, which runs as a process. Its modules are not dependencies of the product.
 type realWitness struct{ name, vkey, url string }
 
-// line is its line of a policy.
+// line is its line in a policy.
 func (w realWitness) line() string { return fmt.Sprintf("witness %s %s %s\n", w.name, w.vkey, w.url) }
 
-// realWitnesses starts those of two implementations, which know the log of that key.
+// realWitnesses starts witnesses of two implementations, which know the log of that key.
 func realWitnesses(t *testing.T, log string) []realWitness {
 	t.Helper()
 	dir := t.TempDir()
@@ -43,7 +43,8 @@ func realWitnesses(t *testing.T, log string) []realWitness {
 	return []realWitness{{"transparency", told[1], told[0]}, {"litewitness", key[1], "http://" + listen}}
 }
 
-// buildTransparency compiles the witness of transparency-dev with what its testdata says that a dependency lacks.
+// buildTransparency compiles the witness of transparency-dev. It adds the file from testdata that one of its
+// dependencies lacks.
 func buildTransparency(t *testing.T, program string) error {
 	dir := filepath.Join(t.TempDir(), "module")
 	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "witnesses", "transparency"))); err != nil {
@@ -82,7 +83,7 @@ func startTelling(t *testing.T, lines int, program string, args ...string) (told
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // says that it was killed
+		_ = cmd.Wait() // returns that it was killed
 	})
 	in := bufio.NewScanner(stdout)
 	for len(told) < lines && in.Scan() {

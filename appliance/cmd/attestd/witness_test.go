@@ -20,7 +20,7 @@ import (
 	"github.com/attestd/attestd/store/highwater"
 )
 
-// policyHolder is an auditor who holds a policy and nothing else of the appliance.
+// policyHolder is an auditor who has a policy, and no other data of the appliance.
 type policyHolder struct {
 	*testing.T
 	dir string
@@ -36,7 +36,7 @@ func (a policyHolder) write(name, text string) string {
 	return a.path(name)
 }
 
-// checks runs a command that must say that; with good, it must end with 0.
+// checks runs a command whose output must contain says. With good, its exit status must be 0.
 func (a policyHolder) checks(good bool, says string, args ...string) {
 	a.Helper()
 	cmd := (&daemonProcess{dir: a.dir}).command(args...)
@@ -47,7 +47,7 @@ func (a policyHolder) checks(good bool, says string, args ...string) {
 	}
 }
 
-// witnessed is an appliance whose checkpoints two real witnesses cosign, and an auditor far from it.
+// witnessed is an appliance whose checkpoints two real witnesses cosign, and a remote auditor.
 type witnessed struct {
 	*daemonProcess
 	auditor policyHolder
@@ -79,7 +79,7 @@ func newWitnessed(t *testing.T) *witnessed {
 	return w
 }
 
-// attest attests so often, and returns the last.
+// attest attests n times, and returns the last attestation.
 func (w *witnessed) attest(t *testing.T, n int) (a appliance.Attestation) {
 	t.Helper()
 	c, err := client.New(w.url, w.token, client.Options{})
@@ -94,7 +94,7 @@ func (w *witnessed) attest(t *testing.T, n int) (a appliance.Attestation) {
 	return a
 }
 
-// audit brings an export and the witnessed checkpoint of exactly its records to the auditor.
+// audit returns an export, and a witnessed checkpoint of exactly its records.
 func (w *witnessed) audit(t *testing.T) (journal, checkpoint string) {
 	t.Helper()
 	await(t, "the witnesses are up with the journal", func() (bool, string) {
@@ -136,7 +136,7 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 	}
 	w.kill(t)
 
-	for _, records := range []int{5, int(newest.N) + 20} { // fewer than there were, and more
+	for _, records := range []int{5, int(newest.N) + 20} { // fewer than before, and more
 		forged := w.rewrite(t, journal, records)
 		forgedExport := a.write("forged.ndjson", w.run(t, "log", "export"))
 		forgedCheckpoint := w.run(t, "log", "checkpoint", "--newest")
@@ -150,7 +150,7 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 		a.checks(false, "not in the tree of the checkpoint", "verify", a.write("f", transplanted(t, inForged, checkpoint)), "--policy", policy)
 		w.start(t)
 		w.alarms(t)
-		w.attest(t, 1) // which no witness can stop
+		w.attest(t, 1) // no witness can prevent it
 		await(t, "the journal has an event of each", func() (bool, string) {
 			events := w.run(t, "log", "list", "--events")
 			return strings.Count(events, string(appliance.EventContradiction)) >= 2, events
@@ -159,7 +159,7 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 	}
 }
 
-// load attests five times a second, up to 500 times, until the function that it returns is called.
+// load attests five times per second, up to 500 times, until end is called.
 func (w *witnessed) load(t *testing.T) (end func()) {
 	t.Helper()
 	c, err := client.New(w.url, w.token, client.Options{})
@@ -194,7 +194,7 @@ func (w *witnessed) types(t *testing.T, last appliance.Attestation) {
 		err = os.Rename(w.auditor.path("policy"), w.auditor.path("witnesses.policy"))
 	}
 	if err == nil {
-		err = os.Symlink("witnesses.policy", w.auditor.path("policy")) // by which the daemon knows it
+		err = os.Symlink("witnesses.policy", w.auditor.path("policy")) // the daemon's name for it
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -220,12 +220,12 @@ func (w *witnessed) types(t *testing.T, last appliance.Attestation) {
 	}
 }
 
-// rewrite puts a journal into the place of the appliance's that lacks its first record, and has other ones at its end: the log key is
-// stolen, and all that remembers is gone. It returns the newest record.
+// rewrite replaces the appliance's journal by one without its first record and with other records at its end. It
+// simulates a thief of the log key who also deletes the high-water mark. It returns the newest record.
 func (w *witnessed) rewrite(t *testing.T, journal string, records int) (newest appliance.Record) {
 	t.Helper()
 	data := filepath.Join(w.dir, "data")
-	kept, err := filepath.Glob(filepath.Join(data, archive.StoreFile+"*")) // its write-ahead log, too
+	kept, err := filepath.Glob(filepath.Join(data, archive.StoreFile+"*")) // and its write-ahead log
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +283,7 @@ func transplanted(t *testing.T, proof, checkpoint string) string {
 	return string(text)
 }
 
-// alarms waits until both witnesses have contradicted the journal, and checks that everybody is told.
+// alarms waits until both witnesses have contradicted the journal, and checks every report of that.
 func (w *witnessed) alarms(t *testing.T) {
 	t.Helper()
 	daemon := client.NewAdmin(filepath.Join(w.dir, "admin.sock"))
@@ -301,7 +301,7 @@ func (w *witnessed) alarms(t *testing.T) {
 				contradict++
 			}
 		}
-		time.Sleep(10 * time.Millisecond) // between two questions
+		time.Sleep(10 * time.Millisecond) // between two polls
 	}
 	if n := strings.Count(string(w.log()), "CONTRADICTION"); n != 2 {
 		t.Errorf("%d alarms\n%s", n, w.log())

@@ -21,7 +21,7 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// worker returns the process that holds the daemon's HSM library.
+// worker returns the process id of the daemon's HSM worker.
 func (d *daemonProcess) worker(tb testing.TB) int {
 	tb.Helper()
 	var status hsm.Status
@@ -31,7 +31,7 @@ func (d *daemonProcess) worker(tb testing.TB) int {
 	return status.Worker
 }
 
-// workerUses lets a module of hsmtest use the files beside it.
+// workerUses lets a module of hsmtest use the files in its folder.
 func (d *daemonProcess) workerUses(module string) {
 	d.configure("ATTESTD_HSM_WORKER_PATHS=" + filepath.Dir(module))
 }
@@ -57,15 +57,15 @@ func (d *daemonProcess) throughFaults(tb testing.TB) *hsmtest.Faults {
 	return faults
 }
 
-// A request may take 30 s then, and a call of the HSM a third of that. So what is without an attestation for longer than longestGap has
-// waited for a call to time out, which a loaded machine alone does not make of what goes on at once.
+// With longRequests, a request may take 30 s, and a call of the HSM a third of that. A gap above longestGap means that
+// a request waited for a call to time out. Load alone does not cause such a gap.
 const (
 	longRequests = "ATTESTD_SERVER_REQUEST_TIMEOUT=30s"
 	longestGap   = 7 * time.Second
 )
 
-// Whatever ends the library's process under load: every request is answered, what was answered is in the journal, and nobody waits for
-// a call of the process that has ended. The daemon stays.
+// The worker process ends under load in several ways. Every request is answered, and the journal has all answers. No
+// request waits for a call to the dead process. The daemon stays up.
 func TestDrillAWorkerThatEndsUnderLoadCostsNoAnsweredRecord(t *testing.T) {
 	for name, end := range map[string]func(*testing.T, *daemonProcess, *hsmtest.Faults){
 		"SIGKILL": func(t *testing.T, d *daemonProcess, _ *hsmtest.Faults) {
@@ -107,8 +107,8 @@ func TestDrillAWorkerThatEndsUnderLoadCostsNoAnsweredRecord(t *testing.T) {
 	}
 }
 
-// attestWhile attests from several clients, does something once they are answered, and returns all that was answered and the longest
-// time without an answer. A request that fails fails the test.
+// attestWhile attests from several clients, and calls do once they are answered. It returns all answers, and the
+// longest time without one. A failed request fails the test.
 func attestWhile(t *testing.T, d *daemonProcess, clients int, do func()) (answered []appliance.Attestation, outage time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -142,7 +142,7 @@ func attestWhile(t *testing.T, d *daemonProcess, clients int, do func()) (answer
 		})
 	}
 	defer all.Wait()
-	defer cancel() // also where do ends the test
+	defer cancel() // also if do ends the test
 	select {
 	case <-first:
 		do()
@@ -154,7 +154,7 @@ func attestWhile(t *testing.T, d *daemonProcess, clients int, do func()) (answer
 	return slices.Clip(answered), outage
 }
 
-// The worker ends with its daemon however that ends, also while its own threads stand still.
+// The worker ends with its daemon, however that ends, even if the worker's own threads are stopped.
 func TestTheWorkerEndsWithTheDaemon(t *testing.T) {
 	for name, end := range map[string]func(*testing.T, *daemonProcess, int){
 		"SIGTERM": func(t *testing.T, d *daemonProcess, _ int) {
@@ -183,7 +183,7 @@ func TestTheWorkerEndsWithTheDaemon(t *testing.T) {
 	}
 }
 
-// ended reports whether a process is no more, or no more than a status that nobody has asked for.
+// ended reports whether a process has exited. A zombie has.
 func ended(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 		return true

@@ -1,9 +1,10 @@
-// Command tessera is the peer that `make bench` measures attestd against: it attests with the same digest and the same bodies,
-// by what a team would put together from well-kept parts. fasthttp takes the requests, libsecp256k1 signs in this process,
-// and Tessera's POSIX driver is the log.
+// Command tessera is the peer that `make bench` compares with attestd. It attests with the same digest and the same
+// request bodies, from well-kept parts: fasthttp serves the requests, libsecp256k1 signs in this process, and Tessera's
+// POSIX driver is the log.
 //
-// It promises less than attestd: nobody is authenticated, no HSM is called, no signature is checked, no journal can be read by id.
-// It answers when the entry is under a signed checkpoint, or with -sequenced already when it has its place in the log.
+// It promises less than attestd: it has no authentication and no HSM, checks no signature, and cannot look up a record
+// by id. It answers when a signed checkpoint covers the entry. With -sequenced, it answers as soon as the entry has an
+// index.
 package main
 
 import (
@@ -36,7 +37,7 @@ var (
 // peer attests.
 type peer struct {
 	log    *tessera.Appender
-	await  *tessera.PublicationAwaiter // nil: the answer is given without
+	await  *tessera.PublicationAwaiter // nil: answer once the entry has an index
 	key    []byte
 	signer string // its address, EIP-55
 }
@@ -64,7 +65,7 @@ func newPeer(ctx context.Context) (*peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The shortest interval between checkpoints that the driver takes.
+	// The driver allows no shorter interval between checkpoints.
 	options := tessera.NewAppendOptions().WithCheckpointSigner(checkpoints).WithCheckpointInterval(100*time.Millisecond).WithBatching(*batchSize, *batchAge)
 	appender, _, reader, err := tessera.NewAppender(ctx, driver, options)
 	if err != nil {
@@ -102,8 +103,8 @@ func (p *peer) attest(body []byte) ([]byte, error) {
 		return nil, err
 	}
 	digest := crypto.Keccak256(r.UnspendableAddress[:], r.Beneficiary[:])
-	digest[0] = 0                                   // as a number it is below the order of BN254's scalar field
-	signature, err := secp256k1.Sign(digest, p.key) // r, s and v; what crypto.Sign calls
+	digest[0] = 0                                   // below the order of BN254's scalar field
+	signature, err := secp256k1.Sign(digest, p.key) // r, s and v; the function that crypto.Sign calls
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +117,7 @@ func (p *peer) attest(body []byte) ([]byte, error) {
 	return answer, p.record(answer)
 }
 
-// record returns when the log has the entry, as far as this peer waits.
+// record returns when the log has the entry, to the extent that -sequenced selects.
 func (p *peer) record(entry []byte) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Command agent makes what litewitness, a tool of this module, needs: a database in which it knows a log, and an ssh-agent with its key,
-// which this serves. It prints the key's fingerprint and the witness's vkey.
+// Command agent prepares the data of litewitness, a tool of this module: a database with a log, and an ssh-agent with
+// its key, which this command serves. It prints the key's fingerprint and the witness's vkey.
 package main
 
 import (

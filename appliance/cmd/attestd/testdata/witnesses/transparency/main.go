@@ -1,5 +1,5 @@
-// Command transparency is the witness of transparency-dev, with what it has seen in memory, for the tests of ours: a handler of theirs
-// behind a listener. It prints its vkey.
+// Command transparency is the witness of transparency-dev for our tests: its handler behind a listener, with its state
+// in memory. It prints its vkey.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Package proof is what github.com/transparency-dev/merkle/proof v0.0.2 lacks for the witness to compile. The test puts it there.
+// Package proof is the part that github.com/transparency-dev/merkle/proof v0.0.2 lacks for the witness to compile. The
+// test copies it there.
 package proof
 
 import (
@@ -7,7 +8,7 @@ import (
 	"github.com/transparency-dev/merkle"
 )
 
-// VerifySubtreeConsistency is asked for by /sign-subtree only.
+// VerifySubtreeConsistency is called by /sign-subtree only. It always fails.
 func VerifySubtreeConsistency(merkle.LogHasher, uint64, uint64, uint64, [][]byte, []byte, []byte) error {
 	return errors.New("subtrees are not verified here")
 }
