@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance/text"
 )
 
-// What to do about contracts that are watched.
+// Remedies for contracts that are watched.
 const (
 	unknownRemedy  = "attestd chain redemptions --unknown names them; take the key out of use on chain first, as docs/chain.md says"
 	disputeRemedy  = "look the transactions up in a block explorer: attestd chain redemptions --unknown; then take the RPC that lies out of chain.contracts"
@@ -20,7 +20,8 @@ const (
 	haltedRemedy   = "when the cause is cleared up: attestd resume"
 )
 
-// checkChain compares the contracts' attestors with the appliance's signer, and tells of redemptions that the journal does not have.
+// checkChain compares the contracts' attestors with the appliance's signer, and reports redemptions that the journal
+// lacks.
 func checkChain(ctx context.Context, p *subject) []Finding {
 	if len(p.config.Chain.Contracts) == 0 {
 		return nil
@@ -44,7 +45,7 @@ func checkChain(ctx context.Context, p *subject) []Finding {
 	return all
 }
 
-// judgeContract is what the daemon's status of a contract means.
+// judgeContract turns the daemon's status of a contract into findings.
 func judgeContract(c chain.ContractStatus, signer appliance.Address) (all []Finding) {
 	if n := c.Unknown - c.Disputed; n > 0 {
 		all = append(all, fail(unknownRemedy, "%s: %d redemptions are not in the journal: someone else signs with the attestor's key", c.Name, n))
@@ -68,7 +69,7 @@ func judgeContract(c chain.ContractStatus, signer appliance.Address) (all []Find
 	return []Finding{ok("%s: read to block %d, %d redemptions, each in the journal; takes this appliance's signatures", c.Name, c.Block, c.Redemptions)}
 }
 
-// inspectContracts asks the RPCs itself.
+// inspectContracts asks the RPCs itself, while no daemon runs.
 func (p *subject) inspectContracts(ctx context.Context) (all []Finding) {
 	for _, c := range daemon.Contracts(p.config) {
 		for _, found := range chain.Inspect(ctx, c, "attestd/"+p.Version) {
@@ -93,7 +94,7 @@ func (p *subject) judgeInspection(c chain.Contract, found chain.Inspection) Find
 	return ok("%s: %s: the attestor is this appliance's signer, %s", c.Name, found.URL, found.Attestor)
 }
 
-// signerAddress is the address of the key that signs, as the token or else the configuration says; nil where neither does.
+// signerAddress is the address of the signing key, from the token or from hsm.address. It is nil if neither has one.
 func (p *subject) signerAddress() *appliance.Address {
 	for _, t := range p.tokens {
 		if t.hsm.Key.Address != nil {

@@ -18,14 +18,16 @@ import (
 
 const (
 	databasePatience = 15 * time.Second
-	// clockApart is by how much the database's clock may be apart: that of records is the appliance's, and never goes back.
+	// clockApart is the tolerated offset of the database's clock. Record times come from the appliance's clock, and
+	// never decrease.
 	clockApart = time.Second
-	// fewConnections is what one appliance may use, and something to spare.
+	// fewConnections is the number of connections that one appliance may use, with a reserve.
 	fewConnections = 12
 	trialCommit    = 5 * time.Second
 )
 
-// checkDatabase looks at the database as the daemon's role sees it, and at how it keeps what was committed.
+// checkDatabase checks the database with the daemon's role: access, schema, durability of commits, TLS, clock,
+// privileges, and differences between the members.
 func checkDatabase(ctx context.Context, p *subject) []Finding {
 	if p.config.Store.URL == "" {
 		return nil
@@ -49,7 +51,7 @@ func checkDatabase(ctx context.Context, p *subject) []Finding {
 		return []Finding{warn("run doctor as root, or as the user "+p.service.Name, "%s", err)}
 	}
 	defer func() { _ = store.Close() }()
-	if log, err := postgres.LogOf(ctx, string(url)); err == nil && log != "" { // the first appliance to start begins an empty journal
+	if log, err := postgres.LogOf(ctx, string(url)); err == nil && log != "" { // log is empty before the first start
 		if err := store.Database.CheckURL(ctx, string(url)); err != nil {
 			return []Finding{fail("name the right database in store.url, or bring a member's log.key", "%s: %s", url, oneLine(err))}
 		}
@@ -65,7 +67,7 @@ func checkDatabase(ctx context.Context, p *subject) []Finding {
 	return slices.Concat(findings, keeping(url, server, took, err), reaching(url, server), mayDo(url, server), agreeing(ctx, store))
 }
 
-// sameRemedies tell how members come to agree, by wire.Difference.Of.
+// sameRemedies are the remedies for differences between members, by wire.Difference.Of.
 var sameRemedies = map[string]string{
 	wire.DifferentPolicy:        "put the same attestation.policy on each appliance, then on each: attestd reload",
 	wire.DifferentScreeningList: "put the same attestation.screening_list on each appliance, then on each: attestd reload",
@@ -74,7 +76,7 @@ var sameRemedies = map[string]string{
 	wire.SharedName:             "set cluster.name differently on each appliance, or end the second attestd serve",
 }
 
-// agreeing reports members that differ in what must be the same on all of them.
+// agreeing reports differences between members in settings that must be equal.
 func agreeing(ctx context.Context, store *daemon.Store) (findings []Finding) {
 	cluster, err := store.Cluster(ctx)
 	if err != nil {
@@ -89,7 +91,7 @@ func agreeing(ctx context.Context, store *daemon.Store) (findings []Finding) {
 	return findings
 }
 
-// schemaFinding says whether the tables fit this attestd.
+// schemaFinding reports tables that do not fit this attestd.
 func schemaFinding(url config.DatabaseURL, s postgres.Schema) (f Finding, fits bool) {
 	owner := text.ShellWord(string(ownerOf(url)))
 	switch {
@@ -101,7 +103,7 @@ func schemaFinding(url config.DatabaseURL, s postgres.Schema) (f Finding, fits b
 	return f, true
 }
 
-// ownerOf is the URL as the owner may have it.
+// ownerOf returns the URL with the user postgres, as the owner is likely to connect.
 func ownerOf(url config.DatabaseURL) config.DatabaseURL {
 	owner, err := url.As("postgres")
 	if err != nil {
@@ -141,7 +143,7 @@ func keeping(url config.DatabaseURL, s postgres.Server, took time.Duration, fail
 	return findings
 }
 
-// reaching is how the server is reached, and what time it has.
+// reaching reports the server's clock, the security of the connection, and the free connections.
 func reaching(url config.DatabaseURL, s postgres.Server) (findings []Finding) {
 	if apart := s.Offset.Abs(); apart > clockApart {
 		findings = append(findings, warn("keep the clocks right, here and there: systemctl enable --now systemd-timesyncd (or chrony)",
@@ -162,7 +164,7 @@ func reaching(url config.DatabaseURL, s postgres.Server) (findings []Finding) {
 	return findings
 }
 
-// mayDo is whether the daemon's role may do what it must, and no more.
+// mayDo reports privileges that the daemon's role lacks, and privileges that it should not have.
 func mayDo(url config.DatabaseURL, s postgres.Server) []Finding {
 	owner := text.ShellWord(string(ownerOf(url)))
 	switch {
@@ -177,7 +179,7 @@ func mayDo(url config.DatabaseURL, s postgres.Server) []Finding {
 	return []Finding{ok("the role %s may do what it must, and change no table", s.Role)}
 }
 
-// revoke is what takes the powers from the role.
+// revoke is the command that revokes the excess privileges.
 func revoke(url string, s postgres.Server) string {
 	var statements []string
 	for _, p := range s.Powers {
@@ -190,5 +192,5 @@ func revoke(url string, s postgres.Server) string {
 	return "psql " + url + " -c \"" + strings.Join(statements, "; ") + "\""
 }
 
-// oneLine is an error of several lines on one.
+// oneLine joins the lines of an error.
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

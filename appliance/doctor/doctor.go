@@ -1,4 +1,4 @@
-// Package doctor checks everything that an appliance depends on, and says how to mend what is wrong.
+// Package doctor checks all parts that an appliance depends on, and names a remedy for each fault.
 package doctor
 
 import (
@@ -16,17 +16,17 @@ import (
 	"github.com/attestd/attestd/appliance/service"
 )
 
-// State is how a check came out.
+// State is the result of a check.
 type State string
 
-// How a check may come out.
+// The states, from good to bad.
 const (
 	OK   State = "ok"
 	Warn State = "warn"
 	Fail State = "fail"
 )
 
-// Finding is what a check found of one thing.
+// Finding is one result of a check. A check may have several.
 type Finding struct {
 	Check  string `json:"check"`
 	State  State  `json:"state"`
@@ -46,13 +46,13 @@ func fail(remedy, format string, args ...any) Finding {
 	return Finding{State: Fail, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
-// checkup is one thing that doctor looks at.
+// checkup is one of doctor's checks.
 type checkup struct {
 	name string
-	run  func(ctx context.Context, p *subject) []Finding // none means that there is nothing to look at
+	run  func(ctx context.Context, p *subject) []Finding // no findings mean that the check does not apply
 }
 
-// checks is all that doctor looks at, in the order in which it is shown. A new one is a line here.
+// checks are all checks, in the order of the output. To add a check, add a line.
 func checks() []checkup {
 	return []checkup{
 		{"daemon", checkDaemon},
@@ -83,39 +83,39 @@ func checks() []checkup {
 	}
 }
 
-// Subject is the appliance that is examined, as a command sees it.
+// Subject is the appliance to examine, with the functions that the command provides.
 type Subject struct {
 	Source  *config.Source
 	Version string // of this command
-	// Inspect looks at a token in a process of its own: the one at that position of hsm.uris, from 1.
+	// Inspect inspects a token in a child process. position counts the configured tokens of all keys, from 1.
 	Inspect func(ctx context.Context, position int) (Inspection, error)
-	// MeasureSync returns how long a write and its sync take in data_dir, measured in a process of its own: one that waits for a disk that
-	// hangs cannot end.
+	// MeasureSync returns the time of a write and its sync in data_dir. It measures in a child process, since a process
+	// that waits for a hanging disk cannot exit.
 	MeasureSync func(ctx context.Context) (SyncTime, error)
 }
 
-// SyncTime is how long a write and its sync took, or why they failed.
+// SyncTime is the time of a write and its sync, or the reason why they failed.
 type SyncTime struct {
 	Took      time.Duration `json:"took"`
 	Failure   string        `json:"failure,omitempty"`
-	Forbidden bool          `json:"forbidden,omitempty"` // to this user
+	Forbidden bool          `json:"forbidden,omitempty"` // this user may not write there
 }
 
-// subject is what the checks look at. It is asked once, whatever the number of checks.
+// subject is the data for the checks. It is collected once, before they run.
 type subject struct {
 	Subject
 	config  *config.Config
-	service service.User // as whom the daemon runs
+	service service.User // the user of the daemon
 
 	daemon    wire.Status
-	daemonErr error // nil while it runs; client.ErrNotRunning
+	daemonErr error // nil while it runs; client.ErrNotRunning while it does not
 
 	socket socketUnit
 
 	tokens []token
-	token  // the one that is looked at
+	token  // the token under examination, for checks of one token
 
-	apiKeys []appliance.APIKey // as the running daemon knows them
+	apiKeys []appliance.APIKey // of the running daemon
 }
 
 func (p *subject) running() bool { return p.daemonErr == nil }
@@ -142,10 +142,10 @@ func (p *subject) checkConfiguration() []Finding {
 	return []Finding{ok("%s", path)}
 }
 
-// doctorTimeout bounds what may hang: an HSM, a dead network file system.
+// doctorTimeout bounds all checks together: an HSM or a network file system may hang.
 const doctorTimeout = 2 * time.Minute
 
-// Examine runs all checks. Without a configuration there is nothing else to check.
+// Examine runs all checks. If the configuration is invalid, it returns only the findings about that.
 func Examine(ctx context.Context, of Subject) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
@@ -164,14 +164,15 @@ func Examine(ctx context.Context, of Subject) []Finding {
 // checkTimeout bounds a check.
 const checkTimeout = 20 * time.Second
 
-// inTime runs a check, which fails where it has not ended in time. It is left behind then, with a subject of its own.
+// inTime runs a check with its own copy of the subject. If the check does not return in time, inTime abandons its
+// goroutine and reports a failure.
 func (c checkup) inTime(ctx context.Context, p *subject) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	own := *p
 	found := make(chan []Finding, 1)
 	go func() { found <- c.run(ctx, &own) }()
-	late := time.NewTimer(checkTimeout + time.Second) // for one that ends with its context
+	late := time.NewTimer(checkTimeout + time.Second) // gives the check a second to end with its context
 	defer late.Stop()
 	select {
 	case findings := <-found:
@@ -214,7 +215,7 @@ func checkDaemon(_ context.Context, p *subject) []Finding {
 	return findings
 }
 
-// Worst is the worst state of all.
+// Worst returns the worst state of all findings; OK without findings.
 func Worst(findings []Finding) State {
 	result := OK
 	for _, f := range findings {

@@ -18,7 +18,7 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// ask asks the daemon and, while it does not run, each token.
+// ask asks the daemon for its status. While no daemon runs, it inspects each token.
 func (p *subject) ask(ctx context.Context) {
 	p.socket = askSystemd(ctx)
 	p.tokens = p.tokensOf(ctx)
@@ -31,7 +31,7 @@ func (p *subject) ask(ctx context.Context) {
 			p.tokens[i].told(status, err)
 		}
 		if err == nil {
-			p.apiKeys, _ = admin.ListKeys(ctx) // what the daemon's store has is told by its own check
+			p.apiKeys, _ = admin.ListKeys(ctx) // the daemon check reports a store that fails
 		}
 		return
 	}
@@ -48,10 +48,11 @@ func (p *subject) ask(ctx context.Context) {
 	}
 }
 
-// errNotLooked says that something else has to be mended first, of which its own check tells.
+// errNotLooked says that another fault, which its own check reports, must be fixed first.
 var errNotLooked = errors.New("not looked at")
 
-// tryCredential decrypts the PIN where it is a credential, as systemd does before it starts the service. Only root can.
+// tryCredential decrypts a PIN that is a systemd credential, as systemd does before it starts the service. Only root
+// can.
 func (p *subject) tryCredential(ctx context.Context, uri hsm.URI) error {
 	if _, given := p.Source.Lookup(hsm.CredentialsVariable); uri.Credential() == "" || given || os.Geteuid() != 0 {
 		return nil
@@ -63,7 +64,8 @@ func (p *subject) tryCredential(ctx context.Context, uri hsm.URI) error {
 	return os.RemoveAll(folder)
 }
 
-// softHSMFault is what is not there of SoftHSM's files, "" where all is, or another HSM is configured.
+// softHSMFault returns the SoftHSM file or folder that is missing. It is empty if all exist, or another HSM is
+// configured.
 func (p *subject) softHSMFault(uri hsm.URI) string {
 	conf := p.Source.Getenv(softhsm.ConfVariable)
 	if conf == "" || !softhsm.IsModule(uri.ModulePath) {
@@ -80,7 +82,7 @@ func (p *subject) softHSMFault(uri hsm.URI) string {
 	return ""
 }
 
-// checkSoftHSM comes before the module, which says of a folder that is gone no more than CKR_GENERAL_ERROR.
+// checkSoftHSM runs before checkModule: without its folder, the module only reports CKR_GENERAL_ERROR.
 func checkSoftHSM(_ context.Context, p *subject) []Finding {
 	gone := p.softHSMFault(p.uri)
 	if gone == "" {
@@ -90,7 +92,7 @@ func checkSoftHSM(_ context.Context, p *subject) []Finding {
 		"%s is gone; without it there is no token, and the next start fails", gone)}
 }
 
-// restoreSoftHSM is how a folder of SoftHSM's comes back from the copy that docs/operations.md has made.
+// restoreSoftHSM is the command that restores a SoftHSM folder from the copy that docs/operations.md describes.
 func restoreSoftHSM(folder string) string {
 	return "tar -C " + text.ShellWord(filepath.Dir(folder)) + " -xzf token.tar.gz; then: systemctl restart attestd"
 }
@@ -122,7 +124,7 @@ func checkToken(_ context.Context, p *subject) []Finding {
 	}
 }
 
-// tokenRemedy does not begin with a new token: its key would have another address, and what the old one signed is lost.
+// tokenRemedy suggests a new token last: the key of a new token has another address, which contracts do not accept.
 func (p *subject) tokenRemedy() string {
 	if p.hsm.NoToken {
 		return "see that the HSM's device or server is up, and that the library's own configuration names it"
@@ -163,7 +165,7 @@ func checkPIN(_ context.Context, p *subject) []Finding {
 	return []Finding{ok("works")}
 }
 
-// hasCredential says whether the PIN is a credential of the service.
+// hasCredential reports whether the PIN is a credential of the service.
 func (p *subject) hasCredential() bool { return p.uri.Credential() != "" }
 
 func checkKey(ctx context.Context, p *subject) []Finding {
@@ -174,7 +176,7 @@ func checkKey(ctx context.Context, p *subject) []Finding {
 	case k.Curve == "" && p.hsm.NotFound:
 		return []Finding{fail("attestd hsm init makes the key that hsm.uri names: one with another address, to be set as attestor on chain. Where there was one, restore the HSM's backup", "%s", p.hsm.LastError)}
 	case k.Curve == "":
-		return nil // the PIN is at fault
+		return nil // the PIN check reports the fault
 	case !p.running() && !p.hsm.Ready:
 		return []Finding{fail("make another key, attestd hsm keygen, and name it in hsm.uri", "%s", p.hsm.LastError)}
 	case other != nil:
@@ -185,7 +187,7 @@ func checkKey(ctx context.Context, p *subject) []Finding {
 	return []Finding{ok("%s: %s, cannot leave the HSM, address %s", k.Label, k.Curve, keyAddress(k))}
 }
 
-// otherKey is why attestd does not start with this key; nil where it does.
+// otherKey is the reason why attestd refuses to start with this key; nil if it starts.
 func (p *subject) otherKey(ctx context.Context) *daemon.OtherKey {
 	if p.hsm.Key.Address == nil {
 		return nil
@@ -198,7 +200,7 @@ func (p *subject) otherKey(ctx context.Context) *daemon.OtherKey {
 	return other
 }
 
-// keyAddress is a key's address, as far as it is known.
+// keyAddress formats a key's address, which may be unknown.
 func keyAddress(k hsm.KeyStatus) string {
 	if k.Address == nil {
 		return "unknown"
@@ -206,15 +208,15 @@ func keyAddress(k hsm.KeyStatus) string {
 	return k.Address.String()
 }
 
-// Inspection is what 'hsm inspect' found.
+// Inspection is the result of 'hsm inspect'.
 type Inspection struct {
 	hsm.Status
 	WrongPIN bool `json:"wrongPIN,omitempty"` // refused, or not tried because it could lock the token
 	NotFound bool `json:"notFound,omitempty"`
-	NoToken  bool `json:"noToken,omitempty"` // the library shows none at all
+	NoToken  bool `json:"noToken,omitempty"` // the library reports no token at all
 }
 
-// DaemonHSM asks the daemon, which holds the login.
+// DaemonHSM asks the daemon for the status of its HSM, since the daemon holds the login.
 func DaemonHSM(ctx context.Context, c *config.Config) (status hsm.Status, err error) {
 	admin := client.NewAdmin(c.Admin.Socket)
 	err = admin.HSMStatus(ctx, &status)

@@ -20,8 +20,8 @@ import (
 	"github.com/attestd/attestd/appliance/text"
 )
 
-// What doctor checks of a journal: all of a small one, else blocks of records that follow each other, the newest and others at
-// random places. 'attestd log verify' is what reads all.
+// Doctor checks all records of a journal of up to sampledRecords. Of a larger journal it checks the newest block of
+// sampledAtOnce records, and random blocks. 'attestd log verify' checks all records.
 const (
 	sampledRecords = 1000
 	sampledAtOnce  = 20
@@ -42,7 +42,7 @@ func checkJournal(ctx context.Context, p *subject) []Finding {
 	}
 	switch {
 	case client.CodeOf(err) == appliance.CodeJournalLost:
-		return nil // of which the check of the mark tells
+		return nil // checkMark reports it
 	case errors.Is(err, fs.ErrPermission):
 		return []Finding{warn("run doctor as root, or as the user "+p.service.Name, "%s", err)}
 	case p.config.Store.URL != "":
@@ -54,7 +54,7 @@ func checkJournal(ctx context.Context, p *subject) []Finding {
 		" as evidence, then: attestd restore --force FILE, the newest backup", "%s", err)}
 }
 
-// openJournal is the daemon while it runs, else the files, opened for reading.
+// openJournal returns the running daemon, or the files, opened for reading.
 func (p *subject) openJournal() (journal, note.Verifier, error) {
 	if p.running() {
 		secret, err := archive.ReadLogKey(p.config.DataDir)
@@ -67,7 +67,7 @@ func (p *subject) openJournal() (journal, note.Verifier, error) {
 	return offline{store.Journal, store}, store.LogKey.Verifier, nil
 }
 
-// journal is what is asked of the journal, through the daemon or in its file.
+// journal reads the journal, through the daemon or from its file.
 type journal interface {
 	Checkpoint(ctx context.Context) ([]byte, error)
 	Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error)
@@ -75,18 +75,18 @@ type journal interface {
 	io.Closer
 }
 
-// offline is the journal without a daemon.
+// offline reads the journal's file while no daemon runs.
 type offline struct {
 	appliance.Journal
 	io.Closer
 }
 
-// Records are as the daemon gives them.
+// Records lists entries, as the daemon does.
 func (f offline) Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
 	return f.List(ctx, q)
 }
 
-// Prove proves a record that is named by its id.
+// Prove proves the record with that id.
 func (f offline) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
 	e, err := f.ByID(ctx, id)
 	if err != nil {
@@ -96,7 +96,7 @@ func (f offline) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appl
 	return e, proof, err
 }
 
-// journalSample is what was checked of a journal, and found good.
+// journalSample counts the records that were checked and are good.
 type journalSample struct{ size, checked int64 }
 
 func (s journalSample) String() string {
@@ -109,7 +109,7 @@ func (s journalSample) String() string {
 	return fmt.Sprintf("%d records, and a good checkpoint of them; %d were checked, the newest and others at random (attestd log verify checks all)", s.size, s.checked)
 }
 
-// sampleJournal returns the first fault that it finds.
+// sampleJournal checks the checkpoint and the sampled records. It returns the first fault.
 func sampleJournal(ctx context.Context, from journal, verifier note.Verifier) (s journalSample, err error) {
 	checkpoint, err := from.Checkpoint(ctx)
 	if err != nil {
@@ -135,7 +135,7 @@ func sampleJournal(ctx context.Context, from journal, verifier note.Verifier) (s
 	return s, nil
 }
 
-// sampledPlaces returns behind which records blocks end that do not overlap.
+// sampledPlaces returns the ends of blocks that do not overlap.
 func sampledPlaces(size int64) (before []int64) {
 	if size <= sampledRecords {
 		for end := size; end > 0; end -= sampledAtOnce {
@@ -145,14 +145,14 @@ func sampledPlaces(size int64) (before []int64) {
 	}
 	const blocks = sampledRecords / sampledAtOnce
 	before = append(before, size)
-	stretch := (size - sampledAtOnce) / (blocks - 1) // one block in each
+	stretch := (size - sampledAtOnce) / (blocks - 1) // each stretch has one block
 	for i := range int64(blocks - 1) {
 		before = append(before, i*stretch+sampledAtOnce+rand.Int64N(stretch-sampledAtOnce+1))
 	}
 	return before
 }
 
-// checkEntry checks a record by itself, and that it is in the tree of the newest checkpoint.
+// checkEntry verifies a record, and its inclusion in the tree of the newest checkpoint.
 func checkEntry(ctx context.Context, from journal, verifier note.Verifier, e appliance.Entry) error {
 	read, err := appliance.DecodeEntry(e.Index, e.Leaf)
 	if err == nil {

@@ -7,7 +7,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// checkAttestorKeys looks at the keys of hsm.keys that do not sign, or shall not for long, and at the API keys that are bound to one.
+// checkAttestorKeys reports keys of hsm.keys that do not sign or are to be retired, and API keys that are bound to
+// unknown keys.
 func checkAttestorKeys(_ context.Context, p *subject) (all []Finding) {
 	keys := make(map[string]appliance.AttestorKeyState)
 	for _, k := range p.config.HSM.Keys {

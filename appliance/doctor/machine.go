@@ -29,17 +29,17 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// upstreamPatience is how long doctor waits for one answer of the upstream.
+// upstreamPatience bounds the wait for one answer of the upstream.
 const upstreamPatience = 10 * time.Second
 
-// checkFollowing asks the upstream one small question, and the daemon how far it has followed.
+// checkFollowing sends the upstream one small query, and asks the daemon for its follower's progress.
 func checkFollowing(ctx context.Context, p *subject) []Finding {
 	if !p.config.AsksUpstream() {
 		return nil
 	}
 	findings := []Finding{p.reachUpstream(ctx)}
 	status, err := p.replicaStatus(ctx)
-	if !p.config.Follows() || err != nil { // of which the replica's check tells
+	if !p.config.Follows() || err != nil { // checkReplica reports the error
 		return findings
 	}
 	if p.running() {
@@ -112,7 +112,7 @@ func checkClock(ctx context.Context, p *subject) []Finding {
 	return []Finding{ok("synchronised, within %s", within.Round(time.Millisecond))}
 }
 
-// newestRecord is the journal's; nil where there is none, or none can be read.
+// newestRecord returns the journal's newest attestation. It is nil if the journal is empty or cannot be read.
 func (p *subject) newestRecord(ctx context.Context) *appliance.Record {
 	var entries []appliance.Entry
 	query := appliance.JournalQuery{Limit: 1, AttestationsOnly: true}
@@ -130,7 +130,7 @@ func (p *subject) newestRecord(ctx context.Context) *appliance.Record {
 	return &entries[0].Record
 }
 
-// existingFolder is dir, or the first folder above it that is there: on the disk where dir will be made.
+// existingFolder returns dir, or its nearest existing parent, which is on the disk where dir will be created.
 func existingFolder(dir string) string {
 	for !files.Exists(dir) && dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)
@@ -155,7 +155,7 @@ func checkDiskSpace(_ context.Context, p *subject) []Finding {
 	return []Finding{ok("%s: %s free of %s", dir, config.RoundedSize(free), config.RoundedSize(total))}
 }
 
-// volatileDisk names a disk on which a sync may not keep what it promises, by f_type of statfs(2).
+// volatileDisk names file systems on which synced data may be lost, by f_type of statfs(2).
 func volatileDisk(kind int64) (name string, volatile bool) {
 	switch kind {
 	case unix.TMPFS_MAGIC, unix.RAMFS_MAGIC:
@@ -172,7 +172,7 @@ func volatileDisk(kind int64) (name string, volatile bool) {
 	return "", false
 }
 
-// slowSync is from when on clients will notice: every attestation waits for one sync, or shares it.
+// slowSync is the sync time that clients begin to notice: every attestation waits for a sync, which others may share.
 const slowSync = 50 * time.Millisecond
 
 func checkDiskSync(ctx context.Context, p *subject) []Finding {
@@ -218,7 +218,7 @@ func MeasureSync(c *config.Config) (s SyncTime) {
 	return s
 }
 
-// measureSync returns the median time of writing a page and syncing it.
+// measureSync returns the median time of nine writes of a 4 KiB page, each with its sync.
 func measureSync(dir string) (time.Duration, error) {
 	f, err := os.CreateTemp(dir, ".attestd-doctor-*")
 	if err != nil {
@@ -242,26 +242,26 @@ func measureSync(dir string) (time.Duration, error) {
 	return times[len(times)/2], nil
 }
 
-// guarded is a file and who may have it.
+// guarded is a file with its allowed permissions.
 type guarded struct {
 	what, path string
-	most       fs.FileMode // permissions beyond these are too many
-	owned      bool        // by the service's user
-	readable   bool        // for the service's user
-	state      State       // of a finding that others may read it
+	most       fs.FileMode // any further permission is a fault
+	owned      bool        // must belong to the service's user
+	readable   bool        // the service's user must be able to read it
+	state      State       // of the finding if other users have permissions
 }
 
 func (p *subject) guardedFiles() []guarded {
 	data := p.config.DataDir
 	configuration := guarded{what: "configuration", path: p.Source.Path(), most: 0o755, readable: true, state: Fail}
 	if slices.ContainsFunc(p.config.GraphQL.UpstreamHeaders, func(h config.Header) bool { return !h.Kept() }) {
-		configuration.most = 0o640 // it holds what may be a key
+		configuration.most = 0o640 // it holds a header that may be a secret
 	}
 	files := []guarded{
 		configuration,
 		{what: "data_dir", path: data, most: 0o700, owned: true, readable: true, state: Warn},
 	}
-	for _, s := range daemon.Secrets(p.config) { // with which others can use, attestd does not start
+	for _, s := range daemon.Secrets(p.config) { // attestd does not start if other users can read one
 		files = append(files, guarded{what: s.Name, path: s.Path, most: s.Most, owned: s.Most == 0o600, readable: true, state: Fail})
 	}
 	t := p.config.Server.TLS
@@ -282,8 +282,8 @@ func (p *subject) guardedFiles() []guarded {
 	return append(files, p.softHSMFiles()...)
 }
 
-// softHSMFiles are the files of SoftHSM's tokens, where that is what is configured: one that root made by mistake is
-// lost to the daemon.
+// softHSMFiles are the files of SoftHSM's tokens, if SoftHSM is configured. The daemon cannot read a token file that
+// root created by mistake.
 func (p *subject) softHSMFiles() (files []guarded) {
 	conf := p.Source.Getenv(softhsm.ConfVariable)
 	if conf == "" || !softhsm.IsModule(p.hsm.Module.Path) {
@@ -302,7 +302,7 @@ func (p *subject) softHSMFiles() (files []guarded) {
 			}
 			files = append(files, guarded{what: "SoftHSM's tokens", path: path, most: most, owned: true, readable: true, state: Warn})
 		}
-		return nil // what cannot be read is found by the module
+		return nil // the module reports unreadable files
 	})
 	return files
 }
@@ -313,7 +313,7 @@ func checkFiles(_ context.Context, p *subject) []Finding {
 	for _, g := range p.guardedFiles() {
 		stat, err := os.Stat(g.path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // other checks miss it where it is needed
+			continue // the checks that need the file report it
 		}
 		looked++
 		if err != nil {
@@ -330,7 +330,7 @@ func checkFiles(_ context.Context, p *subject) []Finding {
 	return faults
 }
 
-// judge compares a file with who may have it.
+// judge compares a file's mode and owner with the allowed ones.
 func (p *subject) judge(g guarded, stat fs.FileInfo) (Finding, bool) {
 	owner := stat.Sys().(*syscall.Stat_t)
 	mode := stat.Mode().Perm()
@@ -393,7 +393,7 @@ func (p *subject) checkPort(ctx context.Context, name, address string) Finding {
 	return ok("%s %s: free", name, address)
 }
 
-// listening says whether anything takes connections there.
+// listening reports whether the address accepts connections.
 func listening(ctx context.Context, address string) bool {
 	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -403,7 +403,7 @@ func listening(ctx context.Context, address string) bool {
 	return true
 }
 
-// privileged says whether a port is one on which only root may listen.
+// privileged reports whether only root may listen on a port.
 func privileged(port string) bool {
 	n, err := strconv.Atoi(port)
 	first := 1024
@@ -415,7 +415,7 @@ func privileged(port string) bool {
 	return err == nil && n > 0 && n < first
 }
 
-// certificateWarning is how long before a certificate's end doctor begins to warn.
+// certificateWarning is the time before a certificate's end at which doctor begins to warn.
 const certificateWarning = 30 * 24 * time.Hour
 
 func checkCertificate(_ context.Context, p *subject) []Finding {
@@ -449,7 +449,7 @@ func checkCertificate(_ context.Context, p *subject) []Finding {
 	return []Finding{ok("for %s, until %s", names(leaf), text.Time(leaf.NotAfter))}
 }
 
-// names are for whom a certificate is.
+// names lists the host names and addresses of a certificate.
 func names(c *x509.Certificate) string {
 	all := slices.Clone(c.DNSNames)
 	for _, ip := range c.IPAddresses {

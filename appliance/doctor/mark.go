@@ -12,7 +12,7 @@ import (
 	"github.com/attestd/attestd/store/highwater"
 )
 
-// lostRemedy is what to do about a journal that is not the one that the high-water mark tells.
+// lostRemedy is the remedy for a journal that lacks records of the high-water mark.
 const lostRemedy = "put the newer journal back, and attestd goes on; where it is gone for good: systemctl stop attestd && " +
 	"attestd log accept-loss --reason … && systemctl start attestd"
 
@@ -35,7 +35,7 @@ func checkMark(ctx context.Context, p *subject) []Finding {
 	}
 	store, err := daemon.ReadStore(p.config)
 	if err != nil {
-		return nil // of which the check of the journal tells
+		return nil // checkJournal reports it
 	}
 	defer func() { _ = store.Close() }()
 	mark, loss, err := highwater.Compare(ctx, path, store.Journal, store.LogKey)

@@ -11,12 +11,12 @@ import (
 	"github.com/attestd/attestd/appliance/stop"
 )
 
-// checkStop tells who has stopped attesting, and why.
+// checkStop reports a pause or a halt, with its reason.
 func checkStop(ctx context.Context, p *subject) []Finding {
 	state, err := stopped(ctx, p)
 	if err != nil {
 		if p.config.Store.URL != "" {
-			return nil // of which the check of the database tells
+			return nil // checkDatabase reports it
 		}
 		return []Finding{fail("mend the file, or remove it to attest", "%s", err)}
 	}
@@ -42,7 +42,7 @@ func stopped(ctx context.Context, p *subject) (stop.State, error) {
 	return admin.Stopped(ctx)
 }
 
-// checkPolicy looks whether the policy speaks of API keys that there are. The configuration's check has read it.
+// checkPolicy reports rules for API keys that do not exist. The configuration check validates the policy itself.
 func checkPolicy(ctx context.Context, p *subject) []Finding {
 	path := p.config.Attestation.Policy
 	policy, err := daemon.ReadPolicy(p.config)

@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// staleReplica is how old the newest packet may be before a replica looks forgotten.
+// staleReplica is the age of the newest packet at which doctor warns.
 const staleReplica = 24 * time.Hour
 
 func checkReplica(ctx context.Context, p *subject) []Finding {
@@ -27,7 +27,7 @@ func checkReplica(ctx context.Context, p *subject) []Finding {
 	return append([]Finding{p.judgeReplica(ctx)}, p.setAside()...)
 }
 
-// judgeReplica never fails: attestations need no replica.
+// judgeReplica warns at most: attestations do not need a replica.
 func (p *subject) judgeReplica(ctx context.Context) Finding {
 	path := daemon.ReplicaPath(p.config)
 	fill, anew := "attestd replica import FILE fills it", "; then: attestd replica import FILE"
@@ -50,23 +50,23 @@ func (p *subject) judgeReplica(ctx context.Context) Finding {
 		return warn("run doctor as root, or as the user "+p.service.Name, "%s", err)
 	case status.Newest.IsZero():
 		return warn(fill, "empty: GraphQL answers with nothing")
-	case time.Since(status.Newest) > staleReplica && !p.config.Follows(): // else see checkFollowing
+	case time.Since(status.Newest) > staleReplica && !p.config.Follows(): // checkFollowing covers replicas that follow
 		return warn(fill, "%d transfers, the newest of %s", status.Rows[index.TransferType.Name], text.Age(status.Newest))
 	}
 	return ok("%d transfers, the newest of %s", status.Rows[index.TransferType.Name], text.Age(status.Newest))
 }
 
-// isUselessReplica says whether the daemon will set the file aside for that error.
+// isUselessReplica reports whether the daemon will set the file aside because of that error.
 func isUselessReplica(err error) bool {
 	return errors.Is(err, replica.ErrDamaged) || errors.Is(err, replica.ErrSchema)
 }
 
-// setAside tells of replicas that were of no use, until they are removed.
+// setAside reports replicas that were set aside, until they are removed.
 func (p *subject) setAside() []Finding {
 	path := daemon.ReplicaPath(p.config)
 	found, err := replica.SetAside(path)
 	if err != nil || len(found) == 0 {
-		return nil // who may not look there is told so elsewhere
+		return nil // another check reports missing permissions
 	}
 	last := found[len(found)-1]
 	when := ""
@@ -81,7 +81,7 @@ func (p *subject) setAside() []Finding {
 		"one was damaged, or of another version, and was set aside: %s%s", last, when)}
 }
 
-// replicaStatus asks the daemon, else the file, which it does not make.
+// replicaStatus asks the daemon, or reads the file. It does not create the file.
 func (p *subject) replicaStatus(ctx context.Context) (wire.ReplicaStatus, error) {
 	if p.running() {
 		return client.NewAdmin(p.config.Admin.Socket).ReplicaStatus(ctx)

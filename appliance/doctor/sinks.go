@@ -10,10 +10,10 @@ import (
 	"github.com/attestd/attestd/appliance/text"
 )
 
-// latestSink is how far a sink may be behind; the alert AttestdSinkBehind has the same.
+// latestSink is the tolerated lag of a sink. The alert AttestdSinkBehind uses the same.
 const latestSink = 15 * time.Minute
 
-// checkSinks looks at where the journal is shipped to.
+// checkSinks checks the sinks that the daemon ships the journal to.
 func checkSinks(ctx context.Context, p *subject) (findings []Finding) {
 	if len(p.config.Audit.Sinks) == 0 || !p.running() {
 		return nil

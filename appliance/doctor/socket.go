@@ -8,14 +8,14 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-// socketUnit is attestd.socket as systemd knows it; the zero one where there is none.
+// socketUnit is the state of attestd.socket in systemd. It is zero if the unit does not exist.
 type socketUnit struct {
 	enabled, active bool
-	state           string   // as systemd calls it: inactive, failed, …
+	state           string   // in systemd's words: inactive, failed, …
 	listen          []string // addresses and paths
 }
 
-// askSystemd asks for attestd.socket. Without systemd there is none.
+// askSystemd returns the state of attestd.socket. Without systemd, it returns the zero value.
 func askSystemd(ctx context.Context) (u socketUnit) {
 	out, err := exec.CommandContext(ctx, "systemctl", "show", "attestd.socket", "--property=UnitFileState,ActiveState,Listen").Output()
 	if err != nil {
@@ -35,7 +35,7 @@ func askSystemd(ctx context.Context) (u socketUnit) {
 	return u
 }
 
-// checkSocket finds a socket that somebody wants and nobody has: clients are refused, whatever the daemon does.
+// checkSocket reports a socket unit that is enabled but inactive: clients are refused, even while the daemon runs.
 func checkSocket(_ context.Context, p *subject) []Finding {
 	at := strings.Join(p.socket.listen, ", ")
 	switch {
@@ -48,7 +48,7 @@ func checkSocket(_ context.Context, p *subject) []Finding {
 	return nil
 }
 
-// openAddresses are those of the API that other machines may reach.
+// openAddresses returns the API's addresses that other machines may reach.
 func (p *subject) openAddresses() (open []string) {
 	addresses := []string{p.config.Server.Listen}
 	if p.socket.active || p.socket.enabled {

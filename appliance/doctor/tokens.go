@@ -9,19 +9,19 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// token is one of the configured tokens, and what was found of it.
+// token is one of the configured tokens, with the results of its inspection.
 type token struct {
-	key        config.AttestorKey // that it holds
-	position   int                // in hsm.uris, from 1; among the tokens of all keys, where there are several
-	ofKey      int                // among the tokens of its key, from 0
+	key        config.AttestorKey // the key in the token
+	position   int                // from 1, among the tokens of all keys
+	ofKey      int                // from 0, among the tokens of its key
 	uri        hsm.URI
 	hsm        Inspection
-	hsmErr     error         // why nothing is known of the token
-	credential error         // why the PIN cannot be had of it
-	standing   *hsm.Standing // what the daemon has to say of it, where there are several
+	hsmErr     error         // why the token could not be inspected
+	credential error         // why its PIN cannot be decrypted
+	standing   *hsm.Standing // the daemon's status of the token, if there are several
 }
 
-// tokensOf are the configured tokens; checkConfiguration has read their URIs before.
+// tokensOf returns the configured tokens. checkConfiguration has validated their URIs.
 func (p *subject) tokensOf(ctx context.Context) []token {
 	uris, _ := daemon.TokenURIs(p.config)
 	tokens := make([]token, len(uris))
@@ -32,7 +32,7 @@ func (p *subject) tokensOf(ctx context.Context) []token {
 	return tokens
 }
 
-// told takes from the daemon's status what is of this token.
+// told stores the token's part of the daemon's status.
 func (t *token) told(status hsm.Status, err error) {
 	if t.key.Name != "" && err == nil {
 		status = t.ofItsKey(status)
@@ -44,7 +44,8 @@ func (t *token) told(status hsm.Status, err error) {
 	}
 }
 
-// ofItsKey is the status of the token's attestor key. One that the daemon has not opened, or does not know yet, stands outside.
+// ofItsKey returns the status of the token's attestor key. If the daemon has not opened the key, or does not know it
+// yet, the token's standing is hsm.TokenFailing.
 func (t *token) ofItsKey(status hsm.Status) hsm.Status {
 	t.standing = &hsm.Standing{KeyName: t.key.Name, Position: t.position, Name: t.uri.Label(), State: hsm.TokenFailing, Reason: notLoaded}
 	for _, k := range status.Keys {
@@ -59,13 +60,13 @@ func (t *token) ofItsKey(status hsm.Status) hsm.Status {
 	return hsm.Status{LastError: notLoaded}
 }
 
-// notLoaded is said of a key that stands in the configuration only.
+// notLoaded is the reason for a key that only the configuration has.
 const notLoaded = "the daemon has not loaded it"
 
-// out says whether the daemon does not use the token, of which checkTokens tells.
+// out reports whether the daemon does not use the token. checkTokens reports such tokens.
 func (t *token) out() bool { return t.standing != nil && !t.standing.Ready }
 
-// ofEachToken has a check look at one token after the other, and say which it speaks of where there are several.
+// ofEachToken runs a check for each token in use. If there are several tokens, findings begin with the token's name.
 func ofEachToken(check func(context.Context, *subject) []Finding) func(context.Context, *subject) []Finding {
 	return func(ctx context.Context, p *subject) (all []Finding) {
 		for _, t := range p.tokens {
@@ -85,7 +86,7 @@ func ofEachToken(check func(context.Context, *subject) []Finding) func(context.C
 	}
 }
 
-// nameOf says which token it is, where there are several.
+// nameOf names a token. It is empty if there is only one.
 func (p *subject) nameOf(t token) string {
 	switch {
 	case t.key.Name == "" && len(p.tokens) < 2:
@@ -98,7 +99,7 @@ func (p *subject) nameOf(t token) string {
 	return fmt.Sprintf("key %s, token %d", t.key.Name, t.position)
 }
 
-// checkTokens looks at what several tokens of a key must have in common, and at how many are left.
+// checkTokens compares the tokens of each key that has several, and counts those in use.
 func checkTokens(_ context.Context, p *subject) (all []Finding) {
 	for i := 0; i < len(p.tokens); {
 		n := len(p.tokens[i].key.TokenURIs())
@@ -124,7 +125,7 @@ func checkTokensOf(tokens []token) (all []Finding) {
 		switch s := t.standing; {
 		case s == nil && t.hsmErr == nil && t.hsm.Ready, s != nil && s.Ready:
 			well++
-		case s == nil: // its own checks have told
+		case s == nil: // its own checks report it
 		case s.State == hsm.TokenRefused:
 			all = append(all, fail("correct its entry in hsm.uris and its PIN, or bring the key into it by the HSM's own tools; then: systemctl restart attestd",
 				"token %d, %s, is refused: %s", s.Position, s.Name, s.Reason))

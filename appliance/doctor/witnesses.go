@@ -11,8 +11,8 @@ import (
 	"github.com/attestd/attestd/appliance/witness"
 )
 
-// checkWitnesses tells how far those are who cosign checkpoints. It fails where one has seen another history: attestations go on, but
-// somebody has rewritten the journal, or signs in its name.
+// checkWitnesses reports the state of the witnesses. It fails if a witness has seen another history. Attesting
+// continues then, but the journal was rewritten, or its key signs elsewhere.
 func checkWitnesses(ctx context.Context, p *subject) []Finding {
 	if p.config.Journal.Witnesses == "" {
 		return nil
@@ -29,13 +29,13 @@ func checkWitnesses(ctx context.Context, p *subject) []Finding {
 	return judgeWitnesses(status, p.config.Journal.WitnessInterval, time.Now())
 }
 
-// Remedies, each told once.
+// Remedies that findings share.
 const (
 	contradictedRemedy = "docs/witness.md, A witness contradicts: keep a copy of data_dir, and ask the witness's operator for the checkpoint that it has"
 	failingRemedy      = "attestd asks again by itself; where it is for long, ask the witness's operator, or put another one into the policy"
 )
 
-// judgeWitnesses says what is wrong with a daemon's witnesses.
+// judgeWitnesses turns a daemon's status of its witnesses into findings.
 func judgeWitnesses(s witness.Status, interval time.Duration, now time.Time) []Finding {
 	if !s.Policy {
 		return []Finding{warn("attestd reload, or systemctl restart attestd", "the daemon runs without journal.witnesses, which was set since")}
@@ -56,7 +56,7 @@ func judgeWitnesses(s witness.Status, interval time.Duration, now time.Time) []F
 	return findings
 }
 
-// judgeAge says whether the newest witnessed checkpoint is new enough.
+// judgeAge reports whether the newest witnessed checkpoint is new enough.
 func judgeAge(newest *witness.Witnessed, interval time.Duration, now time.Time) Finding {
 	if newest == nil {
 		return warn("attestd goes on asking; what is below says which witness does not answer", "no checkpoint has a quorum of witnesses yet")
@@ -68,7 +68,7 @@ func judgeAge(newest *witness.Witnessed, interval time.Duration, now time.Time) 
 	return ok("a quorum has cosigned %d records, %s ago", newest.Records, age)
 }
 
-// judgeKept is what can be said without a daemon.
+// judgeKept checks the kept cosignatures while no daemon runs.
 func (p *subject) judgeKept() Finding {
 	path := filepath.Join(p.config.DataDir, witness.FileName)
 	policy, err := daemon.ReadWitnessPolicy(p.config.Journal.Witnesses)

@@ -13,8 +13,8 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// Ignored returns those of the flags that are given which would change nothing, since a configuration is there that names the token and
-// says otherwise. Where it cannot be read, Run says why.
+// Ignored returns the given flags that would have no effect, since the configuration already names a token and has
+// other values. It returns nil if the configuration cannot be read; Run reports that error.
 func (o Options) Ignored(from *config.Source, given func(flag string) bool) (flags []string) {
 	path := from.Path()
 	if !files.Exists(path) {
@@ -50,7 +50,7 @@ func absolute(path string) string {
 	return path
 }
 
-// next is the command that starts the daemon: the service or, without systemd, the program, as the service's user.
+// next is the command that starts the daemon. Without systemd, it runs the program as the service's user.
 func (s *setup) next() string {
 	if s.isServiceFolder() && isDirectory("/run/systemd/system") {
 		return "systemctl enable --now attestd"
@@ -61,13 +61,13 @@ func (s *setup) next() string {
 	}
 	user := text.ShellWord(s.service.Name)
 	serve = "setpriv --reuid=" + user + " --regid=" + strconv.FormatUint(uint64(s.service.GID), 10) + " --init-groups " + serve
-	if folder := filepath.Dir(s.config.Admin.Socket); !files.Exists(folder) { // which systemd makes at each start
+	if folder := filepath.Dir(s.config.Admin.Socket); !files.Exists(folder) { // systemd would create it at each start
 		serve = "install -d -o " + user + " -m 0750 " + text.ShellWord(folder) + " && " + serve
 	}
 	return serve
 }
 
-// program is how this one is typed.
+// program is the command name of this program, or its path if it is not in PATH.
 func program() string {
 	self, err := os.Executable()
 	if err != nil {

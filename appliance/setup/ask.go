@@ -23,7 +23,7 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// ask goes through what can be chosen, at a terminal. What flags say is not asked.
+// ask prompts for the choices at a terminal. It does not prompt for a module that a flag names.
 func (s *setup) ask(ctx context.Context) error {
 	if s.Yes {
 		return nil
@@ -56,10 +56,10 @@ func (s *setup) ask(ctx context.Context) error {
 	return s.askRecipient(ctx)
 }
 
-// leftOut is the answer for backups without the log key.
+// leftOut is the answer that leaves the log key out of backups.
 const leftOut = "none"
 
-// askRecipient asks to whom backups encrypt the log key.
+// askRecipient prompts for the age recipient of the log key in backups.
 func (s *setup) askRecipient(ctx context.Context) error {
 	s.say("Backups have the log key only if it is encrypted (age). On another machine, age-keygen -o backup-identity.txt prints the recipient, age1….")
 	answer, err := s.askText(ctx, "Recipient of the log key in backups, or none to leave the key out", or(s.BackupRecipient, leftOut), func(answer string) error {
@@ -75,7 +75,7 @@ func (s *setup) askRecipient(ctx context.Context) error {
 	return err
 }
 
-// maxLabel is how many bytes PKCS#11 has for a label.
+// maxLabel is the size of a label in PKCS#11, in bytes.
 const maxLabel = 32
 
 func checkLabel(answer string) error {
@@ -85,7 +85,7 @@ func checkLabel(answer string) error {
 	return nil
 }
 
-// checkListen refuses what the daemon would refuse.
+// checkListen refuses an address that the daemon would refuse.
 func (s *setup) checkListen(answer string) error {
 	if !config.IsHostPort(answer) {
 		return fmt.Errorf("%q is not an address and port such as %s", answer, config.DefaultText("server.listen"))
@@ -95,7 +95,7 @@ func (s *setup) checkListen(answer string) error {
 	return daemon.CheckPlainHTTP(&c)
 }
 
-// askScheme has the digest scheme chosen by its number or its name.
+// askScheme prompts for the digest scheme, by number or by name.
 func (s *setup) askScheme(ctx context.Context) error {
 	s.say("Digest schemes:")
 	names := make([]string, len(appliance.SchemeNames))
@@ -124,7 +124,7 @@ func (s *setup) askScheme(ctx context.Context) error {
 func (s *setup) askModule(ctx context.Context) error {
 	found := hsm.Modules()
 	if len(found) == 0 {
-		return nil // findModule says what to do
+		return nil // findModule returns the error
 	}
 	preferred := 1
 	s.say("PKCS#11 modules on this machine:")
@@ -151,7 +151,7 @@ func (s *setup) askModule(ctx context.Context) error {
 	return err
 }
 
-// askText asks until the answer is one that can be used.
+// askText prompts until wrong accepts the answer.
 func (s *setup) askText(ctx context.Context, question, initial string, wrong func(answer string) error) (string, error) {
 	for {
 		fmt.Fprintf(s.Err, "%s [%s]: ", question, initial)
@@ -171,7 +171,7 @@ func (s *setup) askText(ctx context.Context, question, initial string, wrong fun
 	}
 }
 
-// askPIN reads a PIN that is not shown.
+// askPIN prompts for a PIN without echo.
 func (s *setup) askPIN(ctx context.Context) ([]byte, error) {
 	for {
 		pin, err := askSecret(ctx, s.In, s.Err, "User PIN of the token")
@@ -185,7 +185,7 @@ func (s *setup) askPIN(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// askSecret reads what is not shown. It is at a terminal, for without one there is --yes.
+// askSecret prompts for a secret without echo. in must be a terminal.
 func askSecret(ctx context.Context, in io.Reader, out io.Writer, question string) ([]byte, error) {
 	terminal := int(in.(*os.File).Fd())
 	before, err := term.GetState(terminal)
@@ -196,12 +196,12 @@ func askSecret(ctx context.Context, in io.Reader, out io.Writer, question string
 	secret, err := unlessInterrupted(ctx, func() ([]byte, error) { return term.ReadPassword(terminal) })
 	fmt.Fprintln(out)
 	if ctx.Err() != nil {
-		err = errors.Join(err, term.Restore(terminal, before)) // or what is typed later would not be shown
+		err = errors.Join(err, term.Restore(terminal, before)) // the terminal must echo again
 	}
 	return secret, err
 }
 
-// AskPassphrase reads a new passphrase, at a terminal, until it was typed twice.
+// AskPassphrase prompts at a terminal for a new passphrase, until it was typed twice.
 func AskPassphrase(ctx context.Context, in io.Reader, out io.Writer) ([]byte, error) {
 	for {
 		first, err := askSecret(ctx, in, out, "Passphrase for the bundle")
@@ -222,7 +222,8 @@ func AskPassphrase(ctx context.Context, in io.Reader, out io.Writer) ([]byte, er
 	}
 }
 
-// unlessInterrupted waits for a person, or for the end that a person wants: reading from a terminal takes no context.
+// unlessInterrupted returns the result of read, or an error when ctx ends. read may stay blocked, since reading from a
+// terminal takes no context.
 func unlessInterrupted[T any](ctx context.Context, read func() (T, error)) (T, error) {
 	type result struct {
 		value T

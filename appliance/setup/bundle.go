@@ -19,28 +19,28 @@ import (
 	"github.com/attestd/attestd/appliance/text"
 )
 
-// Bundle is what a new member of a cluster needs of one that is there. It goes by the operator's hands, sealed with a passphrase (age,
-// age-encryption.org/v1): who has the log key can sign checkpoints.
+// Bundle is the data that a new member needs from a member of the cluster. The operator carries it, sealed with a
+// passphrase (age, age-encryption.org/v1), because the log key in it can sign checkpoints.
 type Bundle struct {
 	Format    int            `json:"format"` // 1
 	Attestd   string         `json:"attestd"`
 	Made      time.Time      `json:"made"`
-	LogKey    string         `json:"logKey"`              // its secret text
-	Settings  map[string]any `json:"settings"`            // that must be the same on all members
-	Screening string         `json:"screening,omitempty"` // what is in attestation.screening_list
-	Policy    string         `json:"policy,omitempty"`    // what is in attestation.policy
+	LogKey    string         `json:"logKey"`              // secret text of the log key
+	Settings  map[string]any `json:"settings"`            // must be equal on all members
+	Screening string         `json:"screening,omitempty"` // content of attestation.screening_list
+	Policy    string         `json:"policy,omitempty"`    // content of attestation.policy
 }
 
 const (
 	bundleFormat = 1
 	workFactor   = 18       // of scrypt: a try takes a second and 256 MiB
-	maxBundle    = 16 << 20 // a screening list may be long
+	maxBundle    = 16 << 20 // bytes; a screening list may be long
 
-	// bundleLife is how long a bundle is good: what it says should be what the cluster says when a machine joins.
+	// bundleLife limits the age of a bundle, so that it agrees with the cluster when a machine joins.
 	bundleLife = 7 * 24 * time.Hour
 )
 
-// shared are the settings that a bundle moves, where they have another value than the default.
+// shared lists the settings that a bundle copies if they differ from their defaults.
 func shared() []string {
 	return []string{
 		"store.url", "hsm.address", "attestation.scheme", "attestation.screening_list", "attestation.policy", "attestation.eip712.name", "attestation.eip712.version",
@@ -49,7 +49,7 @@ func shared() []string {
 	}
 }
 
-// NewBundle returns what a new member needs. The password in store.url stays here, unless it is wanted.
+// NewBundle returns the bundle for a new member. It removes the password from store.url, unless withPassword is set.
 func NewBundle(c *config.Config, version string, signer appliance.Address, withPassword bool, now time.Time) (b Bundle, err error) {
 	if c.Store.URL == "" {
 		return b, errors.New("store.url is not set, so there is nothing to join: move to a database first (attestd store init, attestd store copy)")
@@ -86,7 +86,7 @@ func NewBundle(c *config.Config, version string, signer appliance.Address, withP
 	return b, err
 }
 
-// contentOf is what is in the file that a setting names; "" where it names none.
+// contentOf returns the content of the file that a setting names; "" if path is empty.
 func contentOf(setting, path string) (string, error) {
 	if path == "" {
 		return "", nil
@@ -98,7 +98,7 @@ func contentOf(setting, path string) (string, error) {
 	return string(content), nil
 }
 
-// Seal writes the bundle so that only who knows the passphrase reads it.
+// Seal encrypts the bundle with a passphrase and writes it.
 func (b Bundle) Seal(w io.Writer, passphrase []byte) error { return b.seal(w, passphrase, workFactor) }
 
 func (b Bundle) seal(w io.Writer, passphrase []byte, workFactor int) error {
@@ -120,7 +120,7 @@ func (b Bundle) seal(w io.Writer, passphrase []byte, workFactor int) error {
 	return errors.Join(err, sealed.Close(), armored.Close())
 }
 
-// OpenBundle reads what Seal wrote, while it is good.
+// OpenBundle decrypts a sealed bundle, and refuses it after its lifetime.
 func OpenBundle(r io.Reader, passphrase []byte, now time.Time) (b Bundle, err error) {
 	by, err := age.NewScryptIdentity(string(passphrase))
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance/setup"
 )
 
-// member is the configuration of an appliance that has a cluster.
+// member is the configuration of a member of a cluster.
 func member(t *testing.T, values map[string]any) *config.Config {
 	t.Helper()
 	dir := t.TempDir()

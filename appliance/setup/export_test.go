@@ -2,5 +2,5 @@ package setup
 
 import "io"
 
-// SealQuickly is Seal with a work factor for tests, which open many bundles.
+// SealQuickly is Seal with a low work factor, for tests that open many bundles.
 func (b Bundle) SealQuickly(w io.Writer, passphrase []byte) error { return b.seal(w, passphrase, 10) }

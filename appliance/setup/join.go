@@ -17,7 +17,7 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 )
 
-// openBundle reads the bundle of --join, and refuses it on a machine that has a journal of its own.
+// openBundle opens the bundle of --join. It returns an error on a machine that has its own journal.
 func (s *setup) openBundle(ctx context.Context) error {
 	if s.Join == "" {
 		return nil
@@ -42,7 +42,7 @@ func (s *setup) openBundle(ctx context.Context) error {
 	return s.placeRules()
 }
 
-// passphrase reads it from the file that is named, else from the terminal.
+// passphrase reads the passphrase from --passphrase-file, or prompts for it.
 func (s *setup) passphrase(ctx context.Context) (p []byte, err error) {
 	switch {
 	case s.PassphraseFile != "":
@@ -61,7 +61,7 @@ func (s *setup) passphrase(ctx context.Context) (p []byte, err error) {
 	return p, nil
 }
 
-// joinDataDir is data_dir, before there is a configuration, too.
+// joinDataDir returns data_dir, even before the configuration exists.
 func (s *setup) joinDataDir() (string, error) {
 	present, err := s.presentValues()
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *setup) joinDataDir() (string, error) {
 	return filepath.Abs(or(s.DataDir, config.DefaultText("data_dir")))
 }
 
-// refuseOwnJournal returns an error where this machine attests by itself, or is a member of another cluster.
+// refuseOwnJournal returns an error if this machine has its own journal, or belongs to another cluster.
 func (s *setup) refuseOwnJournal() error {
 	dir, err := s.joinDataDir()
 	if err != nil {
@@ -96,8 +96,8 @@ func (s *setup) refuseOwnJournal() error {
 	})
 }
 
-// placeRules puts the screening list and the policy where the configuration says: a member without them would attest what the others
-// refuse.
+// placeRules writes the screening list and the policy to their configured paths. A member without them would attest
+// requests that the others refuse.
 func (s *setup) placeRules() error {
 	return errors.Join(
 		s.placeRule("attestation.screening_list", s.bundle.Screening, "the screening list"),
@@ -120,7 +120,7 @@ func (s *setup) placeRule(setting, content, what string) error {
 	return s.place(path, []byte(content), 0o644, s.root(), what+"; change it on every member alike")
 }
 
-// bundled are the bundle's settings that the configuration lacks. One that it has otherwise is an error.
+// bundled returns the bundle's settings that the configuration lacks. A setting with another value is an error.
 func (s *setup) bundled(present map[string]any) (map[string]any, error) {
 	lacking := make(map[string]any)
 	for name, value := range s.bundle.Settings {
@@ -130,7 +130,7 @@ func (s *setup) bundled(present map[string]any) (map[string]any, error) {
 		case name == "hsm.address" && named: // each key has its own
 		case !set:
 			lacking[name] = value
-		case name == "journal.key": // another machine may reach the same key by another URI, and attestd compares the keys
+		case name == "journal.key": // another URI may lead to the same key; attestd compares the keys
 		case name == "store.url" && config.DatabaseURL(fmt.Sprint(there)).WithoutPassword() == config.DatabaseURL(fmt.Sprint(value)).WithoutPassword():
 		case fmt.Sprint(there) != fmt.Sprint(value):
 			return nil, fmt.Errorf("%s sets %s otherwise than the cluster: correct it, or remove it, then try again", s.result.Configuration, name)
@@ -139,7 +139,7 @@ func (s *setup) bundled(present map[string]any) (map[string]any, error) {
 	return lacking, nil
 }
 
-// placeLogKey puts the log key of the bundle into data_dir.
+// placeLogKey writes the bundle's log key to data_dir.
 func (s *setup) placeLogKey(context.Context) error {
 	if s.bundle == nil {
 		return nil
@@ -149,7 +149,7 @@ func (s *setup) placeLogKey(context.Context) error {
 	if err != nil {
 		return err
 	}
-	if files.Exists(path) { // and is the same: see refuseOwnJournal
+	if files.Exists(path) { // refuseOwnJournal has compared them
 		s.kept(path, "the log key of "+key.Verifier.Name())
 		return nil
 	}

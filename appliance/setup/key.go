@@ -14,7 +14,7 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// makeKeyOrUndo takes PIN and configuration back where they lead to no token, so that the next run asks again.
+// makeKeyOrUndo restores the PIN and the configuration if makeKey fails, so that the next run prompts again.
 func (s *setup) makeKeyOrUndo(ctx context.Context) error {
 	err := s.makeKey(ctx)
 	if err == nil || len(s.undo) == 0 {
@@ -27,8 +27,8 @@ func (s *setup) makeKeyOrUndo(ctx context.Context) error {
 	return err
 }
 
-// makeKey sees to it that the token and the key are there, and learns the address. While the daemon runs they are, and it
-// holds the login.
+// makeKey makes sure that the token and the key exist, and learns the address. While the daemon runs, it holds the
+// login, so makeKey asks the daemon.
 func (s *setup) makeKey(ctx context.Context) error {
 	daemon := client.NewAdmin(s.config.Admin.Socket)
 	status, err := daemon.Status(ctx)
@@ -65,7 +65,7 @@ func (s *setup) makeKey(ctx context.Context) error {
 	return nil
 }
 
-// findKey learns the address of a key that must be there: one that is made in its place would sign as somebody else.
+// findKey learns the address of a key that must exist. A new key in its place would have another address.
 func (s *setup) findKey(ctx context.Context) error {
 	bringBack := "This machine is to sign with the key of the cluster that it joins, so setup makes no other. Replicate it by the HSM's means " +
 		"(of SoftHSM, copy the folder of its tokens), then run setup again"
@@ -93,8 +93,8 @@ func (s *setup) findKey(ctx context.Context) error {
 	return nil
 }
 
-// emptyTokens is the folder of SoftHSM's tokens where that is configured and has none: then SoftHSM itself may say no more
-// than CKR_GENERAL_ERROR.
+// emptyTokens returns the folder of SoftHSM's tokens if SoftHSM is configured and the folder is empty. SoftHSM itself
+// may only report CKR_GENERAL_ERROR then.
 func (s *setup) emptyTokens() string {
 	uri, err := hsm.ParseURI(s.config.HSM.URI)
 	if err != nil || !softhsm.IsModule(uri.ModulePath) {
@@ -108,7 +108,7 @@ func (s *setup) emptyTokens() string {
 	return tokens
 }
 
-// daemonRuns says whether a daemon has the configured data open.
+// daemonRuns reports whether a daemon has the configured data open.
 func (s *setup) daemonRuns(ctx context.Context) (bool, error) {
 	daemon := client.NewAdmin(s.config.Admin.Socket)
 	defer func() { _ = daemon.Close() }()
@@ -119,8 +119,8 @@ func (s *setup) daemonRuns(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// officerPIN returns the security officer's PIN for a token that must be initialised. For SoftHSM one is made, and kept
-// in a file that only root reads: with it alone, a lost user PIN can be replaced.
+// officerPIN returns the security officer's PIN for a token to be initialised. For SoftHSM, it generates one and keeps
+// it in a file that only root can read. That PIN alone can replace a lost user PIN.
 func (s *setup) officerPIN() ([]byte, error) {
 	if s.SOPINFile != "" {
 		return s.ReadPIN(s.SOPINFile)
@@ -134,13 +134,13 @@ func (s *setup) officerPIN() ([]byte, error) {
 		return s.ReadPIN(path)
 	}
 	if entries, err := os.ReadDir(softhsm.TokenDir(s.Source.Getenv(softhsm.ConfVariable))); err == nil && len(entries) > 0 {
-		return nil, nil // the token is there
+		return nil, nil // the token exists
 	}
 	pin := randomPIN()
 	return pin, s.place(path, append(pin, '\n'), 0o400, s.root(), "the security officer's PIN; move it off this machine, it replaces a lost PIN")
 }
 
-// PINRefused is hsm.ErrPIN that a process of its own met, in the words of that process.
+// PINRefused is hsm.ErrPIN from a child process, with that process's message.
 type PINRefused struct{ Said string }
 
 func (e *PINRefused) Error() string { return e.Said }

@@ -16,8 +16,7 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// chooseModule returns the one library that nobody needs to be asked about: the only one of an HSM, or SoftHSM where
-// there is none of an HSM.
+// chooseModule returns the library if no prompt is needed: the only HSM library or, without HSM libraries, SoftHSM.
 func chooseModule(found []hsm.Module) (hsm.Module, error) {
 	var ofHSMs, soft []hsm.Module
 	for _, m := range found {
@@ -48,8 +47,8 @@ func listModules(found []hsm.Module) string {
 	return strings.Join(items, ", ")
 }
 
-// prepareSoftHSM gives the daemon tokens of its own, in data_dir, unless SOFTHSM2_CONF names others: those of the
-// system belong to a group that the daemon need not be in. fresh says that there is no token yet.
+// prepareSoftHSM gives the daemon its own tokens in data_dir, unless SOFTHSM2_CONF names others. The system's tokens
+// belong to a group that the daemon need not be in. fresh says that no token exists yet.
 func (s *setup) prepareSoftHSM(dataDir string) (fresh bool, err error) {
 	environment := filepath.Join(s.folder, config.EnvironmentName)
 	if err := s.Source.Adopt(); err != nil {
@@ -79,7 +78,7 @@ func (s *setup) prepareSoftHSM(dataDir string) (fresh bool, err error) {
 	return len(entries) == 0, nil
 }
 
-// ensureVariable adds a variable to the environment file, unless it is there.
+// ensureVariable adds a variable to the environment file, unless the file sets it.
 func (s *setup) ensureVariable(path, name, value string) error {
 	variables, err := config.ReadEnvironment(path)
 	if err != nil {

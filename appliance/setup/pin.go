@@ -16,8 +16,8 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// keepPIN returns the pin-source of a PIN that is kept already, or keeps one: as a credential, which the unit passes on to
-// the service (LoadCredentialEncrypted=), or in a file of the service's user.
+// keepPIN returns the pin-source of a PIN that is kept already, or keeps a new one. It keeps the PIN as a credential,
+// which the unit passes to the service (LoadCredentialEncrypted=), or in a file of the service's user.
 func (s *setup) keepPIN(ctx context.Context, fresh bool) (source string, err error) {
 	file, credential := s.pinPath(), service.CredentialPath("pin")
 	const credentialSource = "credential:pin"
@@ -33,7 +33,7 @@ func (s *setup) keepPIN(ctx context.Context, fresh bool) (source string, err err
 	if err != nil {
 		return "", err
 	}
-	if !fresh { // else the token that is about to be made has this PIN, and no other copy of it exists
+	if !fresh { // no other copy of a fresh token's PIN exists
 		s.undoFile(file)
 		s.undoFile(credential)
 	}
@@ -50,9 +50,9 @@ func (s *setup) keepPIN(ctx context.Context, fresh bool) (source string, err err
 	return "file:" + file, s.placePIN(file, pin)
 }
 
-// adoptPIN sees to it that the PIN is where a configuration that was there before says, and asks for it where it is not.
-// A PIN that is given is of a token that exists: neither it nor its key is made then, unless the security officer's is
-// given, too.
+// adoptPIN makes sure that the PIN is at the pin-source of an existing configuration, and prompts for it if it is
+// missing. If a PIN is given, the token must exist: setup makes neither the token nor its key, unless the security
+// officer's PIN is given, too.
 func (s *setup) adoptPIN(ctx context.Context) error {
 	if s.severalTokens() {
 		return s.adoptPINs(ctx)
@@ -81,7 +81,7 @@ func (s *setup) adoptPIN(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.takesOver = s.SOPINFile == "" // with that, a token is to be made
+	s.takesOver = s.SOPINFile == "" // with --so-pin-file, a token is to be made
 	switch {
 	case missing == nil && bytes.Equal(current, pin):
 		s.say("kept  the PIN  (%s)", uri.PINSource)
@@ -92,7 +92,7 @@ func (s *setup) adoptPIN(ctx context.Context) error {
 	return s.replacePIN(ctx, uri, pin)
 }
 
-// currentPIN reads the PIN that is in place.
+// currentPIN reads the PIN at its pin-source.
 func (s *setup) currentPIN(ctx context.Context, uri hsm.URI) (pin []byte, err error) {
 	_, given := s.Source.Lookup(hsm.CredentialsVariable)
 	if name := uri.Credential(); name != "" && !given {
@@ -108,8 +108,8 @@ func (s *setup) currentPIN(ctx context.Context, uri hsm.URI) (pin []byte, err er
 	return pin, err
 }
 
-// replacePIN puts the PIN where hsm.uri says. A credential that cannot be encrypted here becomes a file, and hsm.uri
-// names that.
+// replacePIN writes the PIN to the pin-source of hsm.uri. If a credential cannot be encrypted here, it writes a file
+// and changes hsm.uri to that.
 func (s *setup) replacePIN(ctx context.Context, uri hsm.URI, pin []byte) error {
 	name := uri.Credential()
 	if name == "" {
@@ -135,7 +135,7 @@ func (s *setup) replacePIN(ctx context.Context, uri hsm.URI, pin []byte) error {
 	return s.placePIN(file, pin)
 }
 
-// renamePINSource changes pin-source in the configuration, and nothing else there.
+// renamePINSource changes only pin-source in the configuration.
 func (s *setup) renamePINSource(from, to string) error {
 	text, err := os.ReadFile(s.result.Configuration)
 	if err != nil {
@@ -152,15 +152,15 @@ func (s *setup) renamePINSource(from, to string) error {
 	return s.loadConfiguration()
 }
 
-// pinPath is the file for the PIN where it is no credential.
+// pinPath is the file for a PIN that is not a credential.
 func (s *setup) pinPath() string { return filepath.Join(s.folder, "pin") }
 
 func (s *setup) placePIN(path string, pin []byte) error {
 	return s.place(path, append(bytes.Clone(pin), '\n'), 0o400, s.service, "the PIN, for the user "+s.service.Name+" only")
 }
 
-// placeCredential keeps the PIN so that only this machine's systemd can read it, and proves that it can. It does not
-// bind it to the TPM's PCRs: an update of the firmware would change them, and lose the PIN.
+// placeCredential encrypts the PIN for this machine's systemd, and checks that it can be decrypted. It does not bind
+// the PIN to the TPM's PCRs: a firmware update would change them, and the PIN would be lost.
 func (s *setup) placeCredential(ctx context.Context, name string, pin []byte) error {
 	path := service.CredentialPath(name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -184,7 +184,7 @@ func (s *setup) placeCredential(ctx context.Context, name string, pin []byte) er
 	return nil
 }
 
-// choosePIN returns the PIN that is given, one that is typed, or a new one for a SoftHSM token that is to be made.
+// choosePIN returns the given PIN, a typed one, or a random one for a new SoftHSM token.
 func (s *setup) choosePIN(ctx context.Context, fresh bool) ([]byte, error) {
 	switch {
 	case s.PINFile != "":

@@ -1,4 +1,5 @@
-// Package setup makes a machine ready to attest: token, key, configuration, the first API key. What is there it leaves.
+// Package setup makes a machine ready to attest: it makes the token, the key, the configuration and the first API key.
+// It keeps each that already exists.
 package setup
 
 import (
@@ -28,48 +29,49 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// Options is what is chosen. Yes asks nothing; else what is not chosen is asked, with an answer ready.
+// Options are the answers given on the command line. If Yes is set, Run uses defaults for the rest; otherwise it
+// prompts.
 type Options struct {
 	Yes                                      bool
 	Module, Token, Key                       string // hsm.uri
-	PINFile, SOPINFile                       string // of a token that exists; - for standard input
+	PINFile, SOPINFile                       string // of an existing token; - for standard input
 	PINStore                                 string // credential, file or auto
-	Listen, DataDir, TLSCert, TLSKey, Scheme string // what the configuration is to say, "" for the default
-	User                                     string // as whom the daemon runs, "" for the usual one
-	AllowPlainHTTP                           bool   // likewise
+	Listen, DataDir, TLSCert, TLSKey, Scheme string // settings of the configuration, "" for the default
+	User                                     string // user of the daemon, "" for the usual one
+	AllowPlainHTTP                           bool   // server.allow_plain_http
 	APIKeyName, APIKeyFile                   string // of the first API key; - for no file
-	BackupRecipient                          string // to whom backups encrypt the log key; none leaves it out
-	Join, PassphraseFile                     string // a bundle of the cluster that this machine joins, and its passphrase; - for standard input
+	BackupRecipient                          string // age recipient of the log key in backups; empty leaves the key out
+	Join, PassphraseFile                     string // bundle to join with, and its passphrase; - for standard input
 }
 
-// Machine is what is made ready, as a command sees it.
+// Machine is the machine to prepare, with the functions that the command provides.
 type Machine struct {
 	doctor.Subject
-	In        io.Reader                                                       // a terminal, unless nothing is asked
-	Err       io.Writer                                                       // questions, and what is done, for a person
-	ReadPIN   func(file string) ([]byte, error)                               // without the line's end; standard input for -
-	InitToken func(ctx context.Context, soPIN []byte) (hsm.InitResult, error) // as the daemon's user, in a process of its own
+	In        io.Reader                                                       // a terminal, unless Yes is set
+	Err       io.Writer                                                       // prompts and progress messages
+	ReadPIN   func(file string) ([]byte, error)                               // without the newline; standard input for -
+	InitToken func(ctx context.Context, soPIN []byte) (hsm.InitResult, error) // in a child process of the daemon's user
 	OpenKeys  func(ctx context.Context) (Keys, error)
 }
 
-// Keys is where API keys are made: a daemon that runs, or the files.
+// Keys creates API keys: through a running daemon, or in the files.
 type Keys interface {
 	CreateKey(ctx context.Context, req appliance.KeyRequest) (key appliance.APIKey, token string, err error)
 	ListKeys(ctx context.Context) ([]appliance.APIKey, error)
 	io.Closer
 }
 
-// Result is what setup leaves behind.
+// Result is the result of setup.
 type Result struct {
 	Address       *appliance.Address `json:"address"`
 	Configuration string             `json:"configuration"`
 	APIKeyFile    string             `json:"apiKeyFile,omitempty"`
-	APIKey        string             `json:"apiKey,omitempty"` // only where no file was wanted
+	APIKey        string             `json:"apiKey,omitempty"` // only if APIKeyFile is -
 	Made          []string           `json:"made"`             // files
 	Kept          []string           `json:"kept"`
 	Checks        []doctor.Finding   `json:"checks"`
 	Next          string             `json:"next"`
-	AwaitsJournal bool               `json:"-"` // a backup, or the first API key, is to begin it
+	AwaitsJournal bool               `json:"-"` // a restored backup or the first API key will begin the journal
 }
 
 // setup is one run.
@@ -77,18 +79,18 @@ type setup struct {
 	Machine
 	Options
 	folder    string         // of the configuration
-	service   service.User   // as whom the daemon runs
-	config    *config.Config // once it is written
-	takesOver bool           // the configuration was there, the PIN is given: so are token and key, and perhaps a backup
-	bundle    *Bundle        // of the cluster that this machine joins; nil for none
+	service   service.User   // user of the daemon
+	config    *config.Config // nil until it is written
+	takesOver bool           // existing configuration and given PIN: token and key exist, too, and maybe a backup
+	bundle    *Bundle        // of the cluster to join; nil for none
 	answers   *bufio.Reader
-	before    []byte         // what was in the configuration before values were added
-	chosen    map[string]any // values that were added; nil where the configuration is as it was
+	before    []byte         // the configuration before values were added
+	chosen    map[string]any // values that were added; nil if the configuration is unchanged
 	result    Result
-	undo      []func() error // takes back what was chosen, should the token not be as it was said to be
+	undo      []func() error // restore the files that were changed, if the token cannot be used
 }
 
-// Run makes the machine ready, and checks everything as doctor does.
+// Run makes the machine ready, and then runs doctor's checks.
 func Run(ctx context.Context, machine Machine, options Options) (Result, error) {
 	s := &setup{Machine: machine, Options: options, result: Result{Made: []string{}, Kept: []string{}}}
 	for _, step := range []func(context.Context) error{
@@ -101,10 +103,10 @@ func Run(ctx context.Context, machine Machine, options Options) (Result, error) 
 	return s.result, nil
 }
 
-// say writes a line to a person.
+// say writes a line for the operator.
 func (s *setup) say(format string, args ...any) { fmt.Fprintf(s.Err, format+"\n", args...) }
 
-// made tells of something new; kept of something that was there.
+// made reports a new file; kept reports one that existed.
 func (s *setup) made(path, what string) {
 	s.result.Made = append(s.result.Made, path)
 	s.say("made  %s  (%s)", path, what)
@@ -115,7 +117,7 @@ func (s *setup) kept(path, what string) {
 	s.say("kept  %s  (%s)", path, what)
 }
 
-// prepare finds out for whom files are made, and makes the folder of the configuration.
+// prepare finds the user of the daemon, and makes the folder of the configuration.
 func (s *setup) prepare(context.Context) (err error) {
 	path, err := filepath.Abs(s.Source.Path())
 	if err != nil {
@@ -165,7 +167,7 @@ func (s *setup) ensureFolder(path string, mode fs.FileMode, owner service.User) 
 	})
 }
 
-// own gives what root made in a folder of root's to the owner.
+// own sets the owner and the mode of a path that root made in root's folder.
 func (s *setup) own(path string, mode fs.FileMode, owner service.User) error {
 	if os.Geteuid() == 0 {
 		if err := os.Lchown(path, int(owner.UID), int(owner.GID)); err != nil {
@@ -175,7 +177,7 @@ func (s *setup) own(path string, mode fs.FileMode, owner service.User) error {
 	return os.Chmod(path, mode)
 }
 
-// place makes a file in a folder of root's. One that is there keeps its owner and mode.
+// place writes a file in a folder that belongs to root. An existing file keeps its owner and mode.
 func (s *setup) place(path string, content []byte, mode fs.FileMode, owner service.User, what string) error {
 	if stat, err := os.Stat(path); err == nil {
 		if err := s.replaceAs(path, content, stat); err != nil {
@@ -188,7 +190,7 @@ func (s *setup) place(path string, content []byte, mode fs.FileMode, owner servi
 	return nil
 }
 
-// replace writes a file that is there, and says nothing of it.
+// replace overwrites an existing file, without a message.
 func (s *setup) replace(path string, content []byte) error {
 	stat, err := os.Stat(path)
 	if err != nil {
@@ -213,7 +215,7 @@ func (s *setup) root() service.User {
 	return service.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 }
 
-// configure leaves a configuration that names the token, unless there is one.
+// configure writes a configuration that names the token, unless one exists.
 func (s *setup) configure(ctx context.Context) error {
 	present, err := s.presentValues()
 	if err != nil {
@@ -271,7 +273,7 @@ func (s *setup) configure(ctx context.Context) error {
 	return s.loadConfiguration()
 }
 
-// presentValues are those that the configuration file sets; none where there is no file, or one of comments only.
+// presentValues returns the values that the configuration file sets. It is empty without a file.
 func (s *setup) presentValues() (map[string]any, error) {
 	if !files.Exists(s.result.Configuration) {
 		return nil, nil
@@ -299,7 +301,7 @@ func (s *setup) findModule() (string, error) {
 	return m.Path, err
 }
 
-// isServiceFolder says whether this is the configuration of the service that systemd runs.
+// isServiceFolder reports whether this is the configuration of the systemd service.
 func (s *setup) isServiceFolder() bool {
 	return os.Geteuid() == 0 && s.result.Configuration == config.DefaultFile
 }
@@ -309,7 +311,7 @@ func isDirectory(path string) bool {
 	return err == nil && stat.IsDir()
 }
 
-// chosenValues are those that flags and answers say, and that differ from the defaults.
+// chosenValues returns the values of flags and answers that differ from the defaults.
 func (s *setup) chosenValues(dataDir string, uri hsm.URI) map[string]any {
 	chosen := map[string]any{"hsm.uri": uri.String()}
 	for name, value := range map[string]string{"data_dir": dataDir, "server.listen": s.Listen,
@@ -324,7 +326,7 @@ func (s *setup) chosenValues(dataDir string, uri hsm.URI) map[string]any {
 	return chosen
 }
 
-// writeConfiguration writes values, and those of the bundle, beneath what is in the file already, which stays.
+// writeConfiguration appends values, and the bundle's settings, to the existing text of the file.
 func (s *setup) writeConfiguration(present, values map[string]any) error {
 	chosen := maps.Clone(values)
 	if s.bundle != nil {
@@ -359,7 +361,7 @@ func (s *setup) writeConfiguration(present, values map[string]any) error {
 	return s.place(s.result.Configuration, s.configuration(), 0o640, readers, "the configuration")
 }
 
-// configuration is the text of the file: what was there, and what was chosen.
+// configuration is the new text of the file: the earlier text and the chosen values.
 func (s *setup) configuration() []byte {
 	var text bytes.Buffer
 	if len(s.before) > 0 {
@@ -375,8 +377,8 @@ func (s *setup) configuration() []byte {
 	return text.Bytes()
 }
 
-// pinAddress adds the key's address to the configuration that this run has written, so that another key under the same label
-// is never taken for it. In a configuration that was there, the operator's word stands.
+// pinAddress adds the key's address to a configuration that this run has written, so that another key with the same
+// label is never mistaken for it. It leaves an existing configuration unchanged.
 func (s *setup) pinAddress(context.Context) error {
 	if err := daemon.CheckSigner(s.config.DefaultKey(), *s.result.Address, nil); err != nil {
 		return err
@@ -404,7 +406,7 @@ func (s *setup) validate(chosen map[string]any) error {
 	return errors.Join(daemon.CheckReferences(c), daemon.CheckPlainHTTP(c))
 }
 
-// undoFile notes how a file is now.
+// undoFile adds a function to undo that restores the file's present state.
 func (s *setup) undoFile(path string) {
 	before, err := os.ReadFile(path)
 	switch {
@@ -420,11 +422,11 @@ func (s *setup) undoFile(path string) {
 	}
 }
 
-// makeAPIKey makes the first API key, unless there is one that works. It would begin a journal, in the place of one that
-// a backup may have.
+// makeAPIKey makes the first API key, unless an active one exists. It makes none if a backup may be restored: the key
+// would begin a new journal.
 func (s *setup) makeAPIKey(ctx context.Context) (err error) {
 	if s.bundle != nil {
-		return nil // those of the cluster hold here, too
+		return nil // the cluster's API keys are valid here
 	}
 	if s.result.AwaitsJournal = s.takesOver && !daemon.StoreExists(s.config); s.result.AwaitsJournal {
 		return nil
@@ -463,7 +465,7 @@ func (s *setup) makeAPIKey(ctx context.Context) (err error) {
 	return s.place(file, []byte(token+"\n"), 0o600, s.root(), "the token of the API key "+s.APIKeyName+"; hand it to the integrator")
 }
 
-// examineAll is doctor, but for the daemon, which has not been started yet.
+// examineAll runs doctor's checks. It drops the warning that the daemon does not run, since it is not started yet.
 func (s *setup) examineAll(ctx context.Context) error {
 	for _, f := range doctor.Examine(ctx, s.Subject) {
 		if f.Check != "daemon" || f.State != doctor.Warn {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A question is no reason to stay when a person, or systemd, wants the end.
+// A prompt returns when the command is interrupted, by Ctrl-C or by systemd.
 func TestAQuestionCanBeInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -13,7 +13,7 @@ func TestAQuestionCanBeInterrupted(t *testing.T) {
 	t.Cleanup(func() { close(forever) })
 	asked := func() (string, error) {
 		cancel()
-		<-forever // nobody answers
+		<-forever // no answer comes
 		return "an answer", nil
 	}
 	if answer, err := unlessInterrupted(ctx, asked); err == nil || answer != "" {

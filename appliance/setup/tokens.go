@@ -11,13 +11,13 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// severalTokens says whether the configuration names several tokens, or keys by their names. Setup finds them, their PINs and their
-// keys, and makes none: each key that is made is another.
+// severalTokens reports whether the configuration has several tokens, or named keys. Setup then finds the tokens, their
+// PINs and their keys, and makes none: a new key would differ from the others.
 func (s *setup) severalTokens() bool {
 	return len(s.config.TokenURIs()) > 1 || len(s.config.HSM.Keys) > 0
 }
 
-// adoptPINs sees to it that the PIN of each of several tokens is where the configuration says.
+// adoptPINs checks that the PIN of each of several tokens is at its pin-source.
 func (s *setup) adoptPINs(ctx context.Context) error {
 	uris, err := daemon.TokenURIs(s.config)
 	if err != nil {
@@ -42,7 +42,7 @@ func (s *setup) adoptPINs(ctx context.Context) error {
 	return errors.Join(missing...)
 }
 
-// placeRemedy is how a PIN comes to where a URI says.
+// placeRemedy is the way to put a PIN at the pin-source of a URI.
 func placeRemedy(uri hsm.URI) string {
 	if name := uri.Credential(); name != "" {
 		return fmt.Sprintf("with the PIN in a file: systemd-creds encrypt --name=%s FILE %s", name, service.CredentialPath(name))
@@ -50,8 +50,8 @@ func placeRemedy(uri hsm.URI) string {
 	return "put it there, readable for the service's user only"
 }
 
-// findKeys learns the addresses of the keys that several tokens hold. Of the default key, one token that is well is enough; doctor
-// tells of the others.
+// findKeys learns the addresses of the keys in several tokens. For the default key, one token that works is enough;
+// doctor reports the others.
 func (s *setup) findKeys(ctx context.Context) error {
 	uris, err := daemon.TokenURIs(s.config)
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *setup) findKeys(ctx context.Context) error {
 	return nil
 }
 
-// inspectToken looks at the token at a position, whose key must be found.
+// inspectToken inspects the token at a position, counted from 1. It returns an error if the token's key is not found.
 func (s *setup) inspectToken(ctx context.Context, position int) (doctor.Inspection, error) {
 	found, err := s.Inspect(ctx, position)
 	if err == nil && (!found.Ready || found.Key.Address == nil) {

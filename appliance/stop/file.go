@@ -19,17 +19,17 @@ import (
 // FileName is the file's name in data_dir.
 const FileName = "stopped.json"
 
-// maxFile is more than a State that is written ever has.
+// maxFile exceeds the size of every State that attestd writes, in bytes.
 const maxFile = 1 << 20
 
-// File keeps the switch of one appliance.
+// File stores the switch of one appliance. It implements Keeper.
 type File struct {
 	path     string
 	changing sync.Mutex
 	text     atomic.Pointer[string]
 }
 
-// OpenFile reads the file at path. Where there is none, nothing is stopped.
+// OpenFile reads the file at path. If the file does not exist, attesting is not stopped.
 func OpenFile(path string) (*File, error) {
 	f := &File{path: path}
 	text, err := readFile(path)
@@ -56,7 +56,8 @@ func readFile(path string) (string, error) {
 	return string(text), err
 }
 
-// tooLong is the text in the place of one that is not read: a halt, which Resume ends. The appliance starts, and attests nothing.
+// tooLong replaces a text that is too long to read by a halt, which Resume ends. The appliance starts, but does not
+// attest.
 func tooLong(path string, found fs.FileInfo) (string, error) {
 	text, err := json.Marshal(State{Halted: &Halt{
 		Reason: fmt.Sprintf("%s has %d bytes, more than attestd writes: what it says is not known", path, found.Size()),

@@ -15,7 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/stop"
 )
 
-// memory keeps a switch, and counts how often and how long it is written.
+// memory keeps a switch, and counts the writes and the longest text.
 type memory struct {
 	text            string
 	writes, longest int
@@ -33,7 +33,7 @@ func (m *memory) ChangeStopped(_ context.Context, change func(string) (string, e
 
 func id(i int) string { return fmt.Sprintf("usdc 0x%064x 0x%064x", i, i) }
 
-// 4,700 unknown redemptions halt attesting once, and what says so is neither written for each nor long.
+// 4,700 unknown redemptions halt attesting once. The state stays short, and is not written for each.
 func TestAHaltOfManyIsWrittenSeldom(t *testing.T) {
 	t.Parallel()
 	kept := new(memory)
@@ -87,7 +87,7 @@ func TestManyAcknowledgedRedemptionsAreBounded(t *testing.T) {
 	}
 }
 
-// A file that is far too long keeps neither the appliance nor 'attestd resume' from starting, and is no permission to attest.
+// A file that is too long is a halt. The appliance and 'attestd resume' still start.
 func TestAFileThatIsTooLongIsAHalt(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

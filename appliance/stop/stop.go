@@ -1,5 +1,5 @@
-// Package stop is the switch with which attesting is stopped and started: an operator pauses it, the watchtower halts it, and only
-// an operator lets it go on. What the switch says outlives restarts.
+// Package stop is the switch that stops attesting. An operator pauses attesting, the watchtower halts it, and only an
+// operator resumes it. The switch keeps its state over restarts.
 package stop
 
 import (
@@ -16,51 +16,53 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// retryAfter is what clients are told: operators take minutes rather than seconds.
+// retryAfter is the Retry-After of refusals: operators take minutes rather than seconds.
 const retryAfter = 30 * time.Second
 
-// Keeper keeps what the switch says, as a text: File for one appliance, a database for several.
+// Keeper stores the state of the switch as text: in a File for one appliance, or in a database for several.
 type Keeper interface {
-	// Stopped returns the text as it is known now, which is at most a second old; "" where there is none. It is asked for each attestation.
+	// Stopped returns the present text, at most a second old. It is "" if no state was stored. It is called for each
+	// attestation.
 	Stopped() string
-	// ChangeStopped replaces the text by what change makes of it, and returns when that is on the disk and Stopped returns it. Nobody
-	// else changes it meanwhile.
+	// ChangeStopped replaces the text by the result of change. It returns when the new text is on the disk and Stopped
+	// returns it. Concurrent changes wait.
 	ChangeStopped(ctx context.Context, change func(text string) (string, error)) error
 }
 
-// State is what the switch says.
+// State is the state of the switch.
 type State struct {
-	Paused *Pause `json:"paused,omitempty"` // nil while no operator has paused attesting
-	Halted *Halt  `json:"halted,omitempty"` // nil while nothing has halted it
-	// Acknowledged names the redemptions of halts that an operator has ended: they do not halt again.
+	Paused *Pause `json:"paused,omitempty"` // nil unless an operator has paused attesting
+	Halted *Halt  `json:"halted,omitempty"` // nil unless the watchtower has halted attesting
+	// Acknowledged names the redemptions of halts that an operator has ended. They do not halt attesting again.
 	Acknowledged []string `json:"acknowledged,omitempty"`
 }
 
-// Pause is an operator's.
+// Pause is a pause by an operator.
 type Pause struct {
 	Reason string    `json:"reason"`
 	By     string    `json:"by"`
 	Time   time.Time `json:"time"`
 }
 
-// Halt is the watchtower's.
+// Halt is a halt by the watchtower.
 type Halt struct {
 	Reason      string    `json:"reason"`
 	Time        time.Time `json:"time"`
 	Redemptions []string  `json:"redemptions"`
 }
 
-// A Halt names the first mostHalting redemptions, and a State the newest mostAcknowledged: whoever makes redemptions up must not have
-// a long text written again for each, nor one that takes long to read. The watchtower itself keeps for which it has halted attesting.
+// A Halt names the first mostHalting redemptions, and a State the newest mostAcknowledged. The limits keep invented
+// redemptions from making the text long, or from rewriting it for each. The watchtower itself stores the redemptions
+// for which it has halted attesting.
 const (
 	mostHalting      = 32
 	mostAcknowledged = 1000
 )
 
-// mostNamed is how many redemptions an event names: it has a limit, and each redemption has an event of its own.
+// mostNamed limits the redemptions in an event, which has a size limit. Each redemption also has its own event.
 const mostNamed = 20
 
-// Details are those of the event that a pause or a halt has ended; nil where there was neither.
+// Details returns the details of the event that ends a pause or a halt. It returns nil if neither is in effect.
 func (s State) Details() map[string]string {
 	details := make(map[string]string)
 	if s.Paused != nil {
@@ -86,20 +88,20 @@ type Switch struct {
 	read   atomic.Pointer[reading]
 }
 
-// reading is a text as it was understood.
+// reading is a parsed text.
 type reading struct {
 	text  string
 	state State
 	err   error
 }
 
-// New returns the switch that a keeper keeps. The error is for a text that is none of a switch's.
+// New returns the switch that a keeper stores. It returns an error if the stored text is invalid.
 func New(k Keeper, now func() time.Time) (*Switch, error) {
 	s := &Switch{keeper: k, now: now}
 	return s, s.look().err
 }
 
-// look returns what the keeper has now.
+// look returns the keeper's present state. It parses the text only after a change.
 func (s *Switch) look() *reading {
 	text := s.keeper.Stopped()
 	if known := s.read.Load(); known != nil && known.text == text {
@@ -123,10 +125,11 @@ func parse(text string) (state State, err error) {
 	return state, nil
 }
 
-// State returns what the switch says.
+// State returns the state of the switch.
 func (s *Switch) State() State { return s.look().state }
 
-// Stopped returns nil while attesting may go on, else CodePaused or CodeHalted. Clients are not told the reason.
+// Stopped returns nil while attesting is allowed. Otherwise the error has CodePaused or CodeHalted; a damaged state
+// counts as paused. The reason is in Cause, which clients do not see.
 func (s *Switch) Stopped() error {
 	r := s.look()
 	switch {
@@ -145,7 +148,8 @@ func refusal(code appliance.Code, detail, cause string) error {
 	return &appliance.Error{Code: code, Detail: detail, RetryAfter: retryAfter, Cause: errors.New(cause)}
 }
 
-// Pause stops attesting until Resume. A second pause changes reason and time. The error has CodeInvalidField for a reason that is none.
+// Pause stops attesting until Resume. A second pause replaces the reason and the time. The error has CodeInvalidField
+// for an invalid reason.
 func (s *Switch) Pause(ctx context.Context, reason, by string) error {
 	if err := CheckReason(reason); err != nil {
 		return err
@@ -155,9 +159,9 @@ func (s *Switch) Pause(ctx context.Context, reason, by string) error {
 	})
 }
 
-// Halt stops attesting because of a redemption, until Resume. It stops nothing for a redemption that an operator has
-// acknowledged. A halt that names many is not written again for another. began reports whether this call halted
-// attesting: on one appliance of several, and not if a halt was in effect before.
+// Halt stops attesting because of a redemption, until Resume. It does not halt for a redemption that an operator has
+// acknowledged. Once a halt names mostHalting redemptions, others do not change it. began reports whether this call
+// halted attesting. Of several appliances, only one gets true, and none if a halt was in effect.
 func (s *Switch) Halt(ctx context.Context, redemption, reason string) (began bool, err error) {
 	known := s.State()
 	if slices.Contains(known.Acknowledged, redemption) {
@@ -180,7 +184,7 @@ func (s *Switch) Halt(ctx context.Context, redemption, reason string) (began boo
 	return began && err == nil, err
 }
 
-// Resume ends pause and halt, and returns what they were. The halt's redemptions are acknowledged.
+// Resume ends pause and halt, and returns the previous state. The halt's redemptions are acknowledged.
 func (s *Switch) Resume(ctx context.Context) (ended State, err error) {
 	err = s.change(ctx, func(state *State) {
 		ended = *state
@@ -208,7 +212,7 @@ func (s *Switch) change(ctx context.Context, change func(*State)) error {
 // maxReason bounds a reason, in bytes.
 const maxReason = 1000
 
-// CheckReason returns CodeInvalidField for a reason that would not stay one line.
+// CheckReason returns CodeInvalidField for a reason that is empty, too long, or not a single line.
 func CheckReason(reason string) error {
 	if strings.TrimSpace(reason) == "" || len(reason) > maxReason || strings.ContainsFunc(reason, func(r rune) bool { return r < ' ' }) {
 		return appliance.Errorf(appliance.CodeInvalidField, "must be one line of text, at most %d bytes", maxReason).In("reason")

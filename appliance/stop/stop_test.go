@@ -31,7 +31,7 @@ func open(t *testing.T, dir string) *stop.Switch {
 	return s
 }
 
-// Whatever was done, the switch says the same after a restart.
+// After each sequence of actions, the switch has the same state after a restart.
 func TestSwitch(t *testing.T) {
 	t.Parallel()
 	pause := func(ctx context.Context, s *stop.Switch) error { return s.Pause(ctx, "upgrade", "root") }
@@ -121,7 +121,7 @@ func TestAReasonIsOneLine(t *testing.T) {
 	}
 }
 
-// Nobody attests because a file is damaged.
+// A damaged file does not allow attesting.
 func TestADamagedFileIsNoPermission(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"{", `{"pausd":{}}`, "[]"} {
@@ -167,7 +167,7 @@ func BenchmarkStopped(b *testing.B) {
 	}
 }
 
-// However many redemptions a halt has, the event that ends it can be recorded.
+// The event that ends a halt fits its size limit, however many redemptions the halt names.
 func TestTheEndOfALongHaltIsAnEvent(t *testing.T) {
 	var redemptions []string
 	for i := range 1000 {

@@ -1,5 +1,5 @@
-// Package verify checks an attestation offline: whether its hash is the digest of the two addresses, whether its signature is
-// well-formed, and whether a signer signed it that can be trusted. An attestation's own word counts for nothing here.
+// Package verify checks an attestation offline: its hash is the digest of the two addresses, its signature is
+// well-formed, and a trusted signer signed it. Claims in the attestation itself are not trusted.
 package verify
 
 import (
@@ -16,19 +16,19 @@ import (
 	"github.com/attestd/attestd/appliance/witness"
 )
 
-// Known is what an attestation is checked against: what the caller says, and what this machine's appliance does.
+// Known is the data to check an attestation against, from the caller and from this machine's appliance.
 type Known struct {
-	Request    *appliance.Request   // what it must be for; nil means what the journal or the attestation says
-	Scheme     appliance.SchemeName // how its hash must be made; empty means as the journal, the configuration or the attestation says
-	Signers    []appliance.Address  // one of whom must have signed it; none means that nobody is known who can be trusted
-	SignerFrom string               // who says that Signers can be trusted: FromCaller, or what a person reads
-	Configured *appliance.Scheme    // the scheme of this machine's appliance; nil means that there is none
-	Recorded   *appliance.Entry     // what its journal has under the attestation's id; nil means nothing
-	Unknown    error                // why the appliance could not be asked; nil means that it was
+	Request    *appliance.Request   // expected addresses; nil takes those in the journal or the file
+	Scheme     appliance.SchemeName // expected digest scheme; empty takes the appliance's or the file's
+	Signers    []appliance.Address  // trusted signers; empty if none is known
+	SignerFrom string               // source of Signers: FromCaller, or a text for people
+	Configured *appliance.Scheme    // scheme of this machine's appliance; nil without an appliance
+	Recorded   *appliance.Entry     // its journal's entry with the attestation's id; nil if none
+	Unknown    error                // why the appliance could not be asked; nil if it was
 
-	Policy   *witness.Policy // whose witnesses must have cosigned the log's checkpoint; nil means that none must
-	Verifier note.Verifier   // the log's key, where no Policy says which log it must be; nil means that none is known
-	Proven   *Proven         // what proves that the log has the attestation; nil where there is nothing
+	Policy   *witness.Policy // its witnesses must have cosigned the checkpoint; nil requires none
+	Verifier note.Verifier   // key of the log, used without a Policy; nil if not known
+	Proven   *Proven         // the file's proof that the log has the attestation; nil if none
 }
 
 // FromCaller is the SignerFrom of signers that the caller named.
@@ -36,15 +36,15 @@ const FromCaller = "--signer"
 
 // Names of checks.
 const (
-	CheckDigest = "digest" // takes the two addresses
+	CheckDigest = "digest" // needs the two addresses
 	checkSigner = "signer"
 )
 
-// Check is one thing that was looked at.
+// Check is the result of one check.
 type Check struct {
 	Name   string `json:"name"`   // digest, signature, signer, journal, log or witnessed
 	Result string `json:"result"` // OK, Bad or Unchecked
-	Detail string `json:"detail"` // what was found; of what is unchecked, how to have it checked
+	Detail string `json:"detail"` // the result; if Unchecked, how to enable the check
 }
 
 // Results of a Check.
@@ -54,13 +54,13 @@ const (
 	Unchecked = "unchecked"
 )
 
-// Verdicts over an attestation. That of one with a bad check is Bad.
+// Verdicts on an attestation. If a check is Bad, the verdict is Bad.
 const (
 	Good           = "good"            // each check is OK
-	SelfConsistent = "self-consistent" // no check is Bad, and not all could be made
+	SelfConsistent = "self-consistent" // no check is Bad, but some are Unchecked
 )
 
-// Verdict returns Good, SelfConsistent or Bad, and the names of the checks that were not made.
+// Verdict returns Good, SelfConsistent or Bad, and the names of the unchecked checks.
 func Verdict(checks []Check) (verdict string, unchecked []string) {
 	verdict = Good
 	for _, c := range checks {
@@ -77,8 +77,8 @@ func Verdict(checks []Check) (verdict string, unchecked []string) {
 	return verdict, unchecked
 }
 
-// File is an attestation, perhaps with what it was made from: the answer of the API, a record of the journal, or what
-// 'attestd attest' prints. The pointers are nil where the file does not say.
+// File is an attestation, and possibly the values of its digest. It is an answer of the API, a record of the journal,
+// or the output of 'attestd attest'. Missing values are nil or empty.
 type File struct {
 	appliance.Attestation
 	UnspendableAddress *appliance.Address      `json:"unspendableAddress"`
@@ -87,7 +87,7 @@ type File struct {
 	Domain             *appliance.EIP712Domain `json:"domain"`
 }
 
-// Parse reads a file, which must be JSON of which every reader sees the same: no member may be there twice.
+// Parse reads a file. It must be unambiguous JSON: duplicate members are an error.
 func Parse(text []byte) (f File, err error) {
 	if err := wire.ReadSome(text, &f); err != nil {
 		return f, err
@@ -101,7 +101,7 @@ func Parse(text []byte) (f File, err error) {
 	return f, nil
 }
 
-// request returns what the file says that it is for, nil where it does not.
+// request returns the addresses in the file, or nil.
 func (f File) request() *appliance.Request {
 	if f.UnspendableAddress == nil {
 		return nil
@@ -109,8 +109,8 @@ func (f File) request() *appliance.Request {
 	return &appliance.Request{UnspendableAddress: *f.UnspendableAddress, Beneficiary: *f.Beneficiary}
 }
 
-// Check checks an attestation: digest, signature, signer, where the journal has it journal, with a policy witnessed, and with the log's key
-// log, in this order.
+// Check runs the checks in this order: digest, signature, signer, journal if the journal has the attestation, and
+// witnessed or log. The last runs with a Policy, a Verifier, or a file that is a proof.
 func (k *Known) Check(f File) []Check {
 	checks := append([]Check{k.checkDigest(f)}, k.checkSignature(f.Attestation)...)
 	if k.Recorded != nil {
@@ -147,7 +147,8 @@ func (k *Known) checkDigest(f File) Check {
 	return Check{CheckDigest, OK, fmt.Sprintf("hash is %s of %s", name, pairText(*request))}
 }
 
-// requestOf returns the addresses that all agree on who know them; nil where nobody does.
+// requestOf returns the addresses, which must be the same in all sources that have them. It returns nil if none has
+// them.
 func (k *Known) requestOf(f File) (request *appliance.Request, err error) {
 	said := []struct {
 		by      string
@@ -169,8 +170,9 @@ func (k *Known) requestOf(f File) (request *appliance.Request, err error) {
 	return request, nil
 }
 
-// schemeOf returns the scheme that must be, which the file may not contradict. Where nobody says which, it is the file's, else
-// the default: of what a trusted signer signed, nobody can make the digest of other addresses by naming another scheme.
+// schemeOf returns the expected scheme, which the file must not contradict. If no other source names a scheme, it takes
+// the file's, or the default. That is safe: naming another scheme cannot turn a trusted signature into one for other
+// addresses.
 func (k *Known) schemeOf(f File) (name appliance.SchemeName, domain *appliance.EIP712Domain, err error) {
 	by := ""
 	name, domain = f.Scheme, f.Domain
@@ -208,8 +210,8 @@ func (k *Known) checkSignature(a appliance.Attestation) []Check {
 	}
 }
 
-// checkSigner trusts the caller and the operator's configuration. A record proves nothing about its signer: whoever has the log key can append
-// one that any key signed.
+// checkSigner trusts the signers of the caller and of the operator's configuration. A journal record does not prove its
+// signer: the holder of the log key can append a record that any key signed.
 func (k *Known) checkSigner(recovered appliance.Address, a appliance.Attestation) Check {
 	isRecorded := k.Recorded != nil && k.Recorded.Record.Attestation == a
 	switch {
@@ -219,7 +221,7 @@ func (k *Known) checkSigner(recovered appliance.Address, a appliance.Attestation
 		return Check{checkSigner, OK, fmt.Sprintf("%s (%s)", recovered, k.SignerFrom)}
 	case len(k.Signers) > 0 && (k.SignerFrom == FromCaller || !isRecorded):
 		return Check{checkSigner, Bad, fmt.Sprintf("recovered %s, not %s (%s); --signer names another", recovered, anyOf(k.Signers), k.SignerFrom)}
-	case isRecorded: // such as by an attestor key of before
+	case isRecorded: // for example, signed by a previous attestor key
 		return Check{checkSigner, Unchecked, fmt.Sprintf("whether %s, who signed, is to be trusted: the configuration does not name it, and that the journal "+
 			"has the attestation does not prove it; if it was this appliance's attestor key, give --signer", recovered)}
 	}
@@ -236,7 +238,7 @@ func (k *Known) checkSigner(recovered appliance.Address, a appliance.Attestation
 	return Check{checkSigner, Unchecked, fmt.Sprintf("whether %s, who signed, is to be trusted: give --signer%s", recovered, why)}
 }
 
-// anyOf tells addresses to a person.
+// anyOf lists addresses in a message.
 func anyOf(all []appliance.Address) string {
 	texts := make([]string, len(all))
 	for i, a := range all {

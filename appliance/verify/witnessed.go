@@ -11,16 +11,17 @@ import (
 	"github.com/attestd/attestd/appliance/witness"
 )
 
-// Proven is what a file has beside an attestation: its leaf in the log, and the proof that it is there. Nothing of it is checked yet.
+// Proven is a file's leaf in the log, and the proof of its inclusion. Neither is verified yet.
 type Proven struct {
 	Leaf  []byte                   `json:"leaf"`
 	Proof appliance.InclusionProof `json:"proof"`
 
-	IsProof bool `json:"-"` // the file has nothing else
+	IsProof bool `json:"-"` // the file has no other members
 }
 
-// ParseProven reads a file as Parse does, and what proves it: a C2SP tlog-proof that has its leaf ('attestd log prove ID --witnessed'),
-// the same in JSON, or the answer of GET /functions/v1/attest/{id}. proven is nil for a file with no proof.
+// ParseProven reads a file as Parse does, with its proof of inclusion. The file is a C2SP tlog-proof with its leaf
+// ('attestd log prove ID --witnessed'), the same in JSON, or the answer of GET /functions/v1/attest/{id}. proven is nil
+// if the file has no proof.
 func ParseProven(text []byte) (f File, proven *Proven, err error) {
 	if proven, err = provenIn(text); err != nil || proven == nil {
 		if err == nil {
@@ -48,7 +49,7 @@ func ParseProven(text []byte) (f File, proven *Proven, err error) {
 	return f, proven, nil
 }
 
-// provenIn returns nil where the text has no proof.
+// provenIn returns nil if the text has no proof.
 func provenIn(text []byte) (*Proven, error) {
 	if appliance.IsProof(text) {
 		proof, leaf, err := appliance.ParseProof(text)
@@ -72,7 +73,8 @@ func provenIn(text []byte) (*Proven, error) {
 	return &p, nil
 }
 
-// checkLogged checks that the attestation is in the log: under a checkpoint that the policy takes, or one that the log's key signed.
+// checkLogged checks that the log has the attestation, under a checkpoint that the policy accepts or that the log's key
+// signed.
 func (k *Known) checkLogged() Check {
 	name, missing := "witnessed", "whether the log has it under a checkpoint that witnesses have cosigned"
 	if k.Policy == nil && k.Verifier != nil {
@@ -94,7 +96,7 @@ func (k *Known) checkLogged() Check {
 	return Check{name, OK, fmt.Sprintf("record %d of the %s", k.Proven.Proof.Index, c)}
 }
 
-// logged returns the checkpoint under which the leaf is proven to be.
+// logged verifies the proof, and returns its checkpoint.
 func (k *Known) logged() (c witness.Checkpoint, err error) {
 	signed := []byte(k.Proven.Proof.Checkpoint)
 	if k.Policy != nil {

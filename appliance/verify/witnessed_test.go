@@ -44,7 +44,7 @@ func newLogged(t *testing.T) logged {
 	return l
 }
 
-// asJSON is what 'attestd log prove --output json' prints, with more members.
+// asJSON is the output of 'attestd log prove --output json', with more members.
 func (l logged) asJSON(t *testing.T, more map[string]any) string {
 	t.Helper()
 	members := map[string]any{"leaf": l.entry.Leaf, "proof": l.proof}
@@ -58,7 +58,7 @@ func (l logged) asJSON(t *testing.T, more map[string]any) string {
 	return string(text)
 }
 
-// answer are the members that GET /functions/v1/attest/{id} has beside leaf and proof.
+// answer has the members of GET /functions/v1/attest/{id} besides leaf and proof.
 func (l logged) answer(a appliance.Attestation) map[string]any {
 	return map[string]any{"id": a.ID, "hash": a.Hash, "signature": a.Signature, "signerAddress": a.SignerAddress}
 }
@@ -80,13 +80,13 @@ func TestAnAttestationIsCheckedByAPolicy(t *testing.T) {
 	swapped.entry.Leaf = other.entry.Leaf
 	tests := map[string]struct {
 		text    string
-		policy  *witness.Policy // nil: the log's key alone is known
+		policy  *witness.Policy // nil: only the log's key is known
 		verdict string
 		says    string // of the last check
 	}{
 		"a proof with its leaf":         {l.proof.WithLeaf(l.entry.Leaf), own, verify.Good, "record 4 of the 5 records of example.com/log+"},
 		"a proof in JSON":               {l.asJSON(t, nil), own, verify.Good, "record 4"},
-		"the answer of the API":         {l.asJSON(t, l.answer(l.entry.Record.Attestation)), own, verify.SelfConsistent, "record 4"}, // without its addresses
+		"the answer of the API":         {l.asJSON(t, l.answer(l.entry.Record.Attestation)), own, verify.SelfConsistent, "record 4"},
 		"a proof by the log's key":      {l.proof.WithLeaf(l.entry.Leaf), nil, verify.Good, "record 4 of the 5 records of example.com/log+"},
 		"another log's, by that key":    {other.proof.WithLeaf(other.entry.Leaf), nil, verify.Bad, "checkpoint: "},
 		"no proof for that key":         {string(l.entry.Leaf), nil, verify.SelfConsistent, "the file has no proof"},
@@ -118,7 +118,7 @@ func TestAnAttestationIsCheckedByAPolicy(t *testing.T) {
 	}
 }
 
-// A log has what its key was used to append, whoever signed it.
+// A log accepts all records that its key appends, so inclusion does not make a signer trusted.
 func TestALogDoesNotSayWhoMaySign(t *testing.T) {
 	t.Parallel()
 	l := newLogged(t)

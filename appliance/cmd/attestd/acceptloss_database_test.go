@@ -92,7 +92,7 @@ func TestDrillAcceptLossInADatabaseIsKilledAtEachStep(t *testing.T) {
 			cmd.Env = append(cmd.Env, "GOMAXPROCS=1", "ATTESTD_STORE_URL="+storeURL)
 			out, err := cmd.CombinedOutput()
 			if err == nil {
-				break // there is no such call
+				break // no call left
 			}
 			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 				t.Fatalf("%s %d: %v: %s", call, n, err, out)

@@ -115,7 +115,7 @@ func TestDrillAcceptLossIsKilledAtEachStep(t *testing.T) {
 			cmd.Env = append(cmd.Env, "GOMAXPROCS=1") // strace counts the calls of each thread
 			out, err := cmd.CombinedOutput()
 			if err == nil {
-				break // there is no such call
+				break // no call left
 			}
 			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 				t.Fatalf("%s %d: %v: %s", call, n, err, out)

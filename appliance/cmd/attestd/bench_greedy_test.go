@@ -23,7 +23,7 @@ import (
 // that ask for the largest possible answer and read it slowly; 64 that ask for it repeatedly; 64 that ask for
 // compressed pages; and 1,200 whose connections are all reset while the largest answer is being made. Each client has
 // its own address, so that no rate limit of one address stops them. They run in a process with the lowest priority, so
-// that the daemon is what is measured.
+// that they do not take CPU from the daemon.
 func BenchmarkGreedyReads(b *testing.B) {
 	const each = 10 * time.Second
 	d := newDaemonFolder(b)

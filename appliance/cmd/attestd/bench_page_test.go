@@ -152,7 +152,7 @@ func (all results) aims(t *strings.Builder) {
 	aim("SoftHSM, 64 connections: CPU of a raw signature's", "at most 1.2", "%.2f", (soft.Daemon+soft.Worker)/c.Sign)
 }
 
-// speed formats the rate. It is empty if there was no measurement.
+// speed formats the rate. It is empty without a measurement.
 func (r row) speed() string {
 	if r.PerSecond == 0 {
 		return ""

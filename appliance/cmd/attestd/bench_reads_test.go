@@ -66,7 +66,7 @@ type reads struct {
 }
 
 // BenchmarkReads measures GraphQL over HTTP, on 8 connections, from a replica of 1 million generated transfers and from
-// one of 10 thousand, each with a daemon of its own. For comparison, it measures @cached answers, a static body of that
+// one of 10 thousand, each with its own daemon. For comparison, it measures @cached answers, a static body of the same
 // size from a bare fiber server, and the import of the data. All alternate in one run, because the machine's speed
 // changes. Each figure is the median of its rounds. The load generator shares the cores with the servers.
 //

@@ -70,7 +70,7 @@ func (s benchSettings) newRig(tb testing.TB, hsm string) rig {
 	return rig{settings: s, hsm: fastHSM, token: token, spent: fast.Spent, latency: latency}
 }
 
-// start starts an appliance of its own on the rig's token.
+// start starts a new appliance on the rig's token.
 func (r rig) start(tb testing.TB, name, program string, sessions int) system {
 	tb.Helper()
 	d := measuredDaemon{rig: r, daemonProcess: &daemonProcess{dir: tb.TempDir(), environ: r.token.Env, program: program}}

@@ -29,7 +29,7 @@ var (
 // scale is the settings of a measurement.
 type scale struct {
 	transfers int           // in the largest replica
-	middle    int           // in the middle one; if equal to the smallest or the largest, there is no middle one
+	middle    int           // in the middle one, which is left out if it equals another
 	small     int           // in the smallest
 	each      int           // transfers per line of the table
 	live      time.Duration // for which new transfers are followed
@@ -140,7 +140,7 @@ type sizedDaemon struct {
 }
 
 // checkRoom fails the test if the disk is too small. It expects the size per transfer of the smallest replica, and a
-// quarter more. The imported rows take a third of that, for two lines of the table at once.
+// quarter more. The imported rows take a third as much, for two lines of the table at once.
 func (s scale) checkRoom(tb testing.TB, small *daemonProcess) {
 	tb.Helper()
 	each := fileSize(tb, small.replica()) / float64(s.small) * 1.25

@@ -291,7 +291,7 @@ func TestTheDocumentOfTheWatchtowerIsTyped(t *testing.T) {
 	}
 }
 
-// While no daemon runs, the chain commands show what the last daemon read, and doctor asks the contract itself.
+// While no daemon runs, the chain commands show the state of the last daemon, and doctor asks the contract itself.
 func TestTheWatchtowersFilesAreReadWithoutADaemon(t *testing.T) {
 	w := newWatched(t)
 	t.Parallel() // from here: this process makes the tokens

@@ -66,7 +66,7 @@ func (c *cluster) acceptLoss(at *member) {
 	}
 }
 
-// signsNothing waits until each member reports the loss, and expects it to attest nothing.
+// signsNothing waits until each member reports the loss, and expects it not to attest.
 func (c *cluster) signsNothing(since time.Time, during time.Duration) {
 	c.Helper()
 	for _, m := range c.members {

@@ -153,7 +153,7 @@ func createKey(tb testing.TB, d *daemonProcess) string {
 	return token
 }
 
-// end ends a member in whatever state a drill left it.
+// end ends a member in any state that a drill left.
 func (c *cluster) end(m *member) {
 	if m.cmd.ProcessState == nil {
 		_ = m.cmd.Process.Signal(syscall.SIGCONT)

@@ -14,7 +14,7 @@ import (
 )
 
 // Anonymous clients ask for the largest answers, do not read them, ask repeatedly, or disconnect. Each attestation is
-// answered meanwhile, and all resources are freed afterwards. BenchmarkGreedyReads measures it with more clients.
+// still answered, and all resources are freed afterwards. BenchmarkGreedyReads measures it with more clients.
 func TestDrillAttestationsGoOnWhileStrangersAreGreedy(t *testing.T) {
 	d := newDaemonFolder(t)
 	d.run(t, "replica", "generate", "--transfers", "200")

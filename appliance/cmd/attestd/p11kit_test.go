@@ -97,7 +97,7 @@ func (d *daemonProcess) events() []byte {
 // attesting is clients that attest without a pause, each on its own connection.
 type attesting struct {
 	d     *daemonProcess
-	one   *client.Client   // used if there are no connections
+	one   *client.Client   // used if connections is 0
 	began []chan time.Time // by connection: when its newest answered request began
 }
 

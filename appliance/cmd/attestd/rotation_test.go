@@ -22,7 +22,7 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// signedby FILE NAME expects that the attestor key of that name has signed the attestation.
+// signedby FILE NAME expects an attestation signed by the attestor key NAME.
 func signedBy(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 2 {
 		ts.Fatalf("usage: signedby FILE NAME")
@@ -42,7 +42,7 @@ func signedBy(ts *testscript.TestScript, negated bool, args []string) {
 	}
 }
 
-// walk N runs the console block of that number in docs/rotation.md, with its folders in $WORK and attestd reload
+// walk N runs console block N of docs/rotation.md, with its folders in $WORK and attestd reload
 // instead of systemctl. It fails if the block is missing.
 func walk(ts *testscript.TestScript, negated bool, args []string) {
 	if len(args) != 1 {

@@ -155,7 +155,7 @@ func (s *soak) load(d time.Duration, tasks ...[]task) {
 	s.proxy.Heal()
 }
 
-// never returns a task that has not run, although it is due several times within d; empty if there is no such task.
+// never returns a task that has not run, although it is due several times within d; empty otherwise.
 func (s *soak) never(d time.Duration, tasks ...[]task) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

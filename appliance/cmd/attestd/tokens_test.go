@@ -81,7 +81,7 @@ func tokenStates(ts *testscript.TestScript, negated bool, args []string) {
 	}
 }
 
-// awaitEvent waits until the journal has an event of that kind.
+// awaitEvent waits until the journal has an event of kind.
 func (d *daemonProcess) awaitEvent(tb testing.TB, kind string) {
 	tb.Helper()
 	await(tb, "the journal has "+kind, func() (bool, string) {

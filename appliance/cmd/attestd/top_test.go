@@ -62,7 +62,7 @@ func TestTopTellsNoLatencyWhereThereIsNone(t *testing.T) {
 	}
 }
 
-// terminalOf opens a pseudoterminal of that size: the user's end and the program's end.
+// terminalOf opens a pseudoterminal of a given size: the user's end and the program's end.
 func terminalOf(t *testing.T, columns, rows uint16) (person, program *os.File) {
 	t.Helper()
 	must := func(err error) {

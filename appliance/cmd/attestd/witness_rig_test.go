@@ -18,7 +18,7 @@ type realWitness struct{ name, vkey, url string }
 // line is its line in a policy.
 func (w realWitness) line() string { return fmt.Sprintf("witness %s %s %s\n", w.name, w.vkey, w.url) }
 
-// realWitnesses starts witnesses of two implementations, which know the log of that key.
+// realWitnesses starts witnesses of two implementations, configured for the log with that key.
 func realWitnesses(t *testing.T, log string) []realWitness {
 	t.Helper()
 	dir := t.TempDir()

@@ -283,7 +283,7 @@ func transplanted(t *testing.T, proof, checkpoint string) string {
 	return string(text)
 }
 
-// alarms waits until both witnesses have contradicted the journal, and checks every report of that.
+// alarms waits until both witnesses have contradicted the journal, and checks that all report it.
 func (w *witnessed) alarms(t *testing.T) {
 	t.Helper()
 	daemon := client.NewAdmin(filepath.Join(w.dir, "admin.sock"))

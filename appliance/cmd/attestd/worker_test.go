@@ -57,7 +57,7 @@ func (d *daemonProcess) throughFaults(tb testing.TB) *hsmtest.Faults {
 	return faults
 }
 
-// With longRequests, a request may take 30 s, and a call of the HSM a third of that. A gap above longestGap means that
+// With longRequests, a request may take 30 s, and a call of the HSM 10 s. A gap above longestGap means that
 // a request waited for a call to time out. Load alone does not cause such a gap.
 const (
 	longRequests = "ATTESTD_SERVER_REQUEST_TIMEOUT=30s"
@@ -108,7 +108,7 @@ func TestDrillAWorkerThatEndsUnderLoadCostsNoAnsweredRecord(t *testing.T) {
 }
 
 // attestWhile attests from several clients, and calls do once they are answered. It returns all answers, and the
-// longest time without one. A failed request fails the test.
+// longest time between two. A failed request fails the test.
 func attestWhile(t *testing.T, d *daemonProcess, clients int, do func()) (answered []appliance.Attestation, outage time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
