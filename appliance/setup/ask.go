@@ -23,7 +23,8 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// ask prompts for the choices at a terminal. It does not prompt for a module that a flag names.
+// ask prompts for the choices at a terminal. Values of flags are the initial answers, except that it does not prompt for a
+// module that a flag names.
 func (s *setup) ask(ctx context.Context) error {
 	if s.Yes {
 		return nil

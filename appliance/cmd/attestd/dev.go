@@ -86,7 +86,7 @@ func (d dev) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = listener.Close() }() // closes it again if it was served
+	defer func() { _ = listener.Close() }() // daemon.Serve may have closed it already
 	c, err := d.prepare(ctx)
 	if err != nil && ctx.Err() != nil {
 		return interruptedError{fmt.Errorf("interrupted; what is made is kept in %s, and the next 'attestd dev' goes on with it", d.dir)}
@@ -172,7 +172,7 @@ func (d dev) ensureAPIKey(ctx context.Context, c *config.Config) (err error) {
 	return files.Write(d.path("api-key"), []byte(text+"\n"), 0o600)
 }
 
-// Addresses for the curl example: a digest of the empty text, and the first example of EIP-55.
+// Addresses for the curl example. Both are examples of EIP-55.
 const (
 	devUnspendable = "0xD1220A0cf47c7B9Be7A2E6BA89F429762e7b9aDb"
 	devBeneficiary = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"

@@ -75,7 +75,7 @@ func exitInTime(stderr io.Writer, err error, asJSON bool) int {
 // newRoot builds the tree of commands.
 func newRoot(t terminal) *cobra.Command {
 	app := &app{terminal: t, source: config.Source{Environ: t.environ, Check: daemon.CheckClients}}
-	app.source.SoftHSM, _ = softhsm.Module() // the module's path, or the path at which packages install it
+	app.source.SoftHSM, _ = softhsm.Module() // empty if SoftHSM is not installed
 	root := &cobra.Command{
 		Use:   "attestd",
 		Short: "The attestation appliance",
