@@ -18,10 +18,13 @@ import (
 type confirmer struct {
 	store  *Store
 	pool   *pgxpool.Pool
-	shared flight[struct{}]
+	shared flight[time.Time]
 	last   atomic.Int64  // time of the last success, Unix nanoseconds of the system clock
 	left   atomic.Uint32 // process ID of a backend that still waits in an abandoned COMMIT, 0 if none
 }
+
+// errMoved is returned if the database failed over between a read and the COMMIT that was to confirm it.
+var errMoved = errors.New("the database failed over while it was read")
 
 // errUnconfirmed is returned if no COMMIT succeeds in time.
 var errUnconfirmed = errors.New("the database does not commit: check its synchronous standby")
@@ -31,8 +34,13 @@ func (s *Store) confirm(ctx context.Context, h *head) error {
 	if s.isConfirmed(h) {
 		return nil
 	}
-	if _, err := s.confirmer.shared.do(ctx, s.confirmer.commit); err != nil {
+	server, err := s.confirmer.shared.do(ctx, s.confirmer.commit)
+	if err != nil {
 		return fmt.Errorf("%w: %w", errUnconfirmed, err)
+	}
+	if !server.Equal(h.server) { // a COMMIT on the new primary says nothing about the old one's records
+		s.read.Reset()
+		return errMoved
 	}
 	if s.check(h, s.safe.Load()) == nil {
 		s.confirmed(h)
@@ -53,7 +61,7 @@ func (s *Store) published(ctx context.Context, h *head) error {
 // isConfirmed reports whether a COMMIT has succeeded since h was written.
 func (s *Store) isConfirmed(h *head) bool {
 	c := s.safe.Load()
-	return c != nil && c.log == h.log && h.tree.N <= c.tree.N && h.keys <= c.keys && h.stops <= c.stops
+	return c != nil && c.log == h.log && c.server.Equal(h.server) && h.tree.N <= c.tree.N && h.keys <= c.keys && h.stops <= c.stops
 }
 
 // confirmed records h, which was checked, as the newest head that the standbys have.
@@ -80,24 +88,25 @@ func (s *Store) probe(ctx context.Context) error {
 	return nil
 }
 
-// commit writes this appliance's heartbeat into members. A store that is no member writes a WAL message instead.
-func (c *confirmer) commit() (none struct{}, err error) {
+// commit writes this appliance's heartbeat into members. A store that is no member writes a WAL message instead. It returns the start
+// time of the server.
+func (c *confirmer) commit() (server time.Time, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
 	defer cancel()
 	for range 2 { // the connection may have ended with its server since the last COMMIT
 		var ended bool
-		if ended, err = c.commitOn(ctx); err == nil || !ended || ctx.Err() != nil {
+		if server, ended, err = c.commitOn(ctx); err == nil || !ended || ctx.Err() != nil {
 			break
 		}
 	}
-	return none, err
+	return server, err
 }
 
 // commitOn makes one attempt. ended reports that the connection has ended.
-func (c *confirmer) commitOn(ctx context.Context) (ended bool, err error) {
+func (c *confirmer) commitOn(ctx context.Context) (server time.Time, ended bool, err error) {
 	conn, err := c.pool.Acquire(ctx)
 	if err != nil {
-		return false, err
+		return server, false, err
 	}
 	defer conn.Release()
 	if left := c.left.Swap(0); left != 0 {
@@ -105,9 +114,9 @@ func (c *confirmer) commitOn(ctx context.Context) (ended bool, err error) {
 	}
 	pid, _ := conn.Conn().PgConn().CustomData()[backend].(uint32)
 	if c.store.opts.Member.Name != "" && !c.store.opts.ReadOnly {
-		err = c.store.beat(ctx, conn)
+		server, err = c.store.beat(ctx, conn)
 	} else {
-		_, err = conn.Exec(ctx, "SELECT pg_logical_emit_message(true, 'attestd', '')")
+		err = conn.QueryRow(ctx, "SELECT pg_postmaster_start_time() FROM pg_logical_emit_message(true, 'attestd', '')").Scan(&server)
 	}
 	if err == nil {
 		err = replicated(conn)
@@ -117,5 +126,5 @@ func (c *confirmer) commitOn(ctx context.Context) (ended bool, err error) {
 	if err == nil {
 		c.last.Store(time.Now().UnixNano())
 	}
-	return conn.Conn().IsClosed(), err
+	return server, conn.Conn().IsClosed(), err
 }

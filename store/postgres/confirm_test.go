@@ -186,6 +186,28 @@ func TestDrillAfterAPromotionNothingThatWasAnsweredIsMissing(t *testing.T) {
 	}
 }
 
+// TestDrillTheNewPrimaryConfirmsNothingOfTheOldOne reads a head that the standby lacks, and promotes the standby before the read is
+// confirmed: the COMMIT then succeeds, on another server.
+func TestDrillTheNewPrimaryConfirmsNothingOfTheOldOne(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	_, _, err := p.store.Journal().Append(t.Context(), withIdempotencyKey(t, "answered"))
+	check(t, err)
+	p.standby.Detach(t)
+	p.unanswered("lost", func() { p.cancelCommits() })
+	err = p.store.ReadThenConfirm(t.Context(), func() {
+		p.primary.Kill(t)
+		p.standby.Promote(t)
+		await(t, "the new primary commits", func() bool { return p.store.Journal().Ready(t.Context()) == nil })
+	})
+	if err == nil {
+		t.Error("a head that the new primary lacks is confirmed")
+	}
+	_, _, err = p.store.Journal().Append(t.Context(), withIdempotencyKey(t, "next"))
+	check(t, err)
+	check(t, p.store.ReadThenConfirm(t.Context(), func() {}))
+}
+
 // TestAnIdleApplianceIsNotReadyWithoutItsStandby sends no request: the heartbeat alone must detect the missing standby.
 func TestAnIdleApplianceIsNotReadyWithoutItsStandby(t *testing.T) {
 	t.Parallel()

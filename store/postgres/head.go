@@ -28,9 +28,10 @@ type head struct {
 	keysDigest []byte    // see keysDigest
 	mac        []byte    // see stateMAC
 	oldest     int64     // the oldest schema version that an appliance may have to use the database
+	server     time.Time // start time of the server that it was read from, which a failover changes; not part of the row
 }
 
-const headColumns = "log, size, edge, last_time, checkpoint, continued, generation, keys_version, stopped, stopped_version, keys_digest, state_mac, oldest_schema"
+const headColumns = "log, size, edge, last_time, checkpoint, continued, generation, keys_version, stopped, stopped_version, keys_digest, state_mac, oldest_schema, pg_postmaster_start_time()"
 
 const selectHead = "SELECT " + headColumns + " FROM log_head WHERE id = 1"
 
@@ -49,10 +50,11 @@ type row struct {
 	keysDigest []byte
 	mac        []byte
 	oldest     int64
+	server     time.Time
 }
 
 func (r *row) into() []any {
-	return []any{&r.log, &r.size, &r.edge, &r.last, &r.checkpoint, &r.continued, &r.generation, &r.keys, &r.stopped, &r.stops, &r.keysDigest, &r.mac, &r.oldest}
+	return []any{&r.log, &r.size, &r.edge, &r.last, &r.checkpoint, &r.continued, &r.generation, &r.keys, &r.stopped, &r.stops, &r.keysDigest, &r.mac, &r.oldest, &r.server}
 }
 
 // head decodes a row without verifying it.
@@ -67,7 +69,7 @@ func (r row) head() (*head, error) {
 	return &head{
 		log: r.log, tree: frontier.Tree(), frontier: frontier, checkpoint: r.checkpoint, last: given(r.last),
 		continued: r.continued, generation: r.generation, keys: r.keys, stopped: r.stopped, stops: r.stops,
-		keysDigest: r.keysDigest, mac: r.mac, oldest: r.oldest,
+		keysDigest: r.keysDigest, mac: r.mac, oldest: r.oldest, server: r.server,
 	}, nil
 }
 

@@ -201,7 +201,7 @@ func (w *watch) ready(ctx context.Context) error {
 
 // beat writes this appliance's heartbeat. If another process has replaced the row since the last heartbeat of this one, both use the
 // same name, and the row says so.
-func (s *Store) beat(ctx context.Context, conn *pgxpool.Conn) error {
+func (s *Store) beat(ctx context.Context, conn *pgxpool.Conn) (server time.Time, err error) {
 	member, size := s.opts.Member, int64(0)
 	if h := s.head.Load(); h != nil {
 		size = h.tree.N
@@ -214,17 +214,18 @@ func (s *Store) beat(ctx context.Context, conn *pgxpool.Conn) error {
 	if at := s.writer.lastAppend.Load(); at != nil {
 		last = at
 	}
-	_, err := conn.Exec(ctx, "INSERT INTO members (name, version, signer, size, last_append, last_seen, instance, scheme, policy, screening) "+
+	err = conn.QueryRow(ctx, "INSERT INTO members (name, version, signer, size, last_append, last_seen, instance, scheme, policy, screening) "+
 		"VALUES ($1, $2, $3, $4, $5, clock_timestamp(), $6, $7, $8, $9) "+
 		"ON CONFLICT (name) DO UPDATE SET version = excluded.version, signer = excluded.signer, size = excluded.size, "+
 		"last_append = coalesce(excluded.last_append, members.last_append), last_seen = excluded.last_seen, "+
 		"instance = excluded.instance, scheme = excluded.scheme, policy = excluded.policy, screening = excluded.screening, "+
-		"shared_seen = CASE WHEN $10 AND members.instance <> excluded.instance THEN excluded.last_seen ELSE members.shared_seen END",
-		member.Name, member.Version, now.Signer, size, last, s.instance, now.Scheme, now.Policy, now.Screening, s.beaten.Load())
+		"shared_seen = CASE WHEN $10 AND members.instance <> excluded.instance THEN excluded.last_seen ELSE members.shared_seen END "+
+		"RETURNING pg_postmaster_start_time()",
+		member.Name, member.Version, now.Signer, size, last, s.instance, now.Scheme, now.Policy, now.Screening, s.beaten.Load()).Scan(&server)
 	if err == nil {
 		s.beaten.Store(true)
 	}
-	return err
+	return server, err
 }
 
 // Member is an appliance as of its last heartbeat.
