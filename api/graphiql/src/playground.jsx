@@ -83,11 +83,11 @@ function KeyField() {
 
 /** Runs the first example for who has never been here: there is something to look at. */
 function FirstRun() {
-  const editor = useGraphiQL(state => state.queryEditor)
+  const ready = useGraphiQL(state => Boolean(state.queryEditor && state.responseEditor)) // without either, run does nothing
   const { run } = useGraphiQLActions()
   useEffect(() => {
-    if (editor && firstVisit && ofServer("requires-key") !== "true") run()
-  }, [editor])
+    if (ready && firstVisit && ofServer("requires-key") !== "true") run()
+  }, [ready])
   return null
 }
 
