@@ -12,8 +12,8 @@ import (
 	"github.com/attestd/attestd/store/highwater"
 )
 
-// AcceptLoss has the journal go on as another log where it is not the one that the high-water mark tells, and else returns
-// archive.ErrNothingLost. This appliance's daemon must not be running; others that share the database follow by themselves.
+// AcceptLoss continues the journal as another log if the journal contradicts the high-water mark. Otherwise it returns
+// archive.ErrNothingLost. This appliance's daemon must not be running. Other members of the database follow automatically.
 func AcceptLoss(ctx context.Context, c *config.Config, o archive.ContinueOptions) (next archive.Continued, loss *highwater.Loss, err error) {
 	log, err := OpenLogHSM(c, nil, nil)
 	if err != nil {
@@ -57,19 +57,19 @@ func acceptDatabaseLoss(ctx context.Context, c *config.Config, o archive.Continu
 	case loss == nil:
 		return next, nil, archive.ErrNothingLost
 	case otherLog != nil:
-		return next, nil, loss // such as one that goes on already
+		return next, nil, loss // for example, it was continued already
 	}
 	next, err = continueDatabase(ctx, c, s, surviving, o)
 	return next, loss, err
 }
 
-// continueDatabase has the journal in a database, whose newest checkpoint is given, go on as another log.
+// continueDatabase continues the journal in a database as another log. surviving is its newest checkpoint.
 func continueDatabase(ctx context.Context, c *config.Config, s *Store, surviving []byte, o archive.ContinueOptions) (next archive.Continued, err error) {
 	event, key, secret, err := o.Successor(s.LogKey, surviving)
 	if err != nil {
 		return next, err
 	}
-	if o.NewKey { // which nobody finds again
+	if o.NewKey { // which could not be derived again
 		if err := archive.KeepNextKey(c.DataDir, secret); err != nil {
 			return next, err
 		}
@@ -77,7 +77,7 @@ func continueDatabase(ctx context.Context, c *config.Config, s *Store, surviving
 	if err := s.Database.Continue(ctx, event, key, o.Progress); err != nil {
 		return next, err
 	}
-	// A kill from here on leaves what the next start does.
+	// After a kill from here on, the next start replaces the log key.
 	if err := archive.ReplaceLogKey(c.DataDir, s.LogKey, secret); err != nil {
 		return next, err
 	}
@@ -91,8 +91,8 @@ func continueDatabase(ctx context.Context, c *config.Config, s *Store, surviving
 	return next, highwater.Write(filepath.Join(c.DataDir, highwater.FileName), next.Head.Checkpoint)
 }
 
-// RotateLogKey has the journal go on as another log with a new log key. This appliance's daemon must not be running; others that share the
-// database must be brought the key.
+// RotateLogKey continues the journal as another log with a new log key. This appliance's daemon must not be running. An operator
+// must bring the key to the other members of the database.
 func RotateLogKey(ctx context.Context, c *config.Config, o archive.ContinueOptions) (next archive.Continued, err error) {
 	log, err := OpenLogHSM(c, nil, nil)
 	if err != nil {

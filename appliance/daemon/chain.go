@@ -17,13 +17,14 @@ import (
 	"github.com/attestd/attestd/store/redemptions"
 )
 
-// ChainFile is what was read from chains, in data_dir. It may be deleted at any time while the daemon is stopped: it is read again.
+// ChainFile is the file in data_dir with the events read from chains. It may be deleted while the daemon is stopped: the
+// watchtower then reads the chains again.
 const ChainFile = "chain.db"
 
-// ChainPath is the file of what was read from chains.
+// ChainPath returns the path of ChainFile.
 func ChainPath(c *config.Config) string { return filepath.Join(c.DataDir, ChainFile) }
 
-// Contracts are those of chain.contracts, which is validated.
+// Contracts returns the contracts of chain.contracts, which must be validated.
 func Contracts(c *config.Config) []chain.Contract {
 	all := make([]chain.Contract, len(c.Chain.Contracts))
 	for i, one := range c.Chain.Contracts {
@@ -39,7 +40,7 @@ func Contracts(c *config.Config) []chain.Contract {
 	return all
 }
 
-// CheckChain checks what the client of an RPC refuses.
+// CheckChain returns an error if the client of an RPC refuses its configuration.
 func CheckChain(c *config.Config) error {
 	var failures []error
 	for i, one := range c.Chain.Contracts {
@@ -52,7 +53,7 @@ func CheckChain(c *config.Config) error {
 	return errors.Join(failures...)
 }
 
-// openChain leaves r.tower nil where no contract is watched. A file that is of no use is set aside: what it had is on the chains.
+// openChain leaves r.tower nil if no contract is watched. An unusable file is moved aside, because its content is on the chains.
 func (r *running) openChain() (err error) {
 	if len(r.config.Chain.Contracts) == 0 {
 		return nil
@@ -97,7 +98,7 @@ func (r *running) chainOptions() chain.Options {
 	return o
 }
 
-// chainSigners are all attestor keys of now, the default one first.
+// chainSigners returns all current attestor keys, the default key first.
 func (r *running) chainSigners() []appliance.Signer {
 	one := r.attestor.DefaultKey().Signer
 	all := []appliance.Signer{one}
@@ -109,7 +110,7 @@ func (r *running) chainSigners() []appliance.Signer {
 	return all
 }
 
-// watchChains watches until ctx ends or the function that it returns is called, which waits for the end.
+// watchChains watches until ctx ends or stop is called. stop waits for the end.
 func (r *running) watchChains(ctx context.Context) (stop func()) {
 	if r.tower == nil {
 		return func() {}
@@ -119,14 +120,14 @@ func (r *running) watchChains(ctx context.Context) (stop func()) {
 	for _, c := range r.config.Chain.Contracts {
 		r.logger.Info("chain: watching a contract", "contract", c.Name, "address", c.Address, "rpcs", len(c.RPC), "halt", r.config.Chain.Halt)
 	}
-	done.Go(func() { _ = r.tower.Run(ctx) }) // which ends with ctx alone
+	done.Go(func() { _ = r.tower.Run(ctx) }) // it ends with ctx only
 	return func() {
 		cancel()
 		done.Wait()
 	}
 }
 
-// chainReady is nil where no contract is watched. See api.Options.ChainReady.
+// chainReady returns api.Options.ChainReady, which is nil if no contract is watched.
 func (r *running) chainReady() func() error {
 	if r.tower == nil {
 		return nil

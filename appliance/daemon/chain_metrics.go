@@ -6,7 +6,7 @@ import (
 	"github.com/attestd/attestd/appliance/chain"
 )
 
-// chainMetrics reads how the contracts are watched, when Prometheus asks.
+// chainMetrics collects the watchtower's metrics at each scrape.
 type chainMetrics struct {
 	tower                            *chain.Watchtower
 	unknown, disagreements           *prometheus.Desc

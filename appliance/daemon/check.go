@@ -14,8 +14,8 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 )
 
-// RequireSetup returns an error on a machine that nobody has set up: there is no configuration, the environment sets no
-// token, and the PIN that its default names is not there either.
+// RequireSetup returns an error on a machine without setup: there is no configuration, the environment names no token, and
+// the PIN file of the default configuration does not exist.
 func RequireSetup(from *config.Source, c *config.Config) error {
 	path := from.Path()
 	_, one := from.Lookup(config.EnvName("hsm.uri"))
@@ -33,11 +33,11 @@ func RequireSetup(from *config.Source, c *config.Config) error {
 	return fmt.Errorf("no configuration yet: run 'attestd setup', which writes %s", path)
 }
 
-// CheckReferences checks what the configuration points at, as far as that can be done without the HSM.
+// CheckReferences checks the files and URIs that the configuration names, as far as that is possible without the HSM.
 func CheckReferences(c *config.Config) error {
 	last, err := readRules(c.DataDir)
 	if errors.Is(err, fs.ErrPermission) {
-		err = nil // the daemon can read it, and compares
+		err = nil // the daemon can read it and compares then
 	}
 	if err == nil {
 		_, err = last.read(c)
@@ -56,7 +56,7 @@ func checkReferences(c *config.Config) error {
 	return errors.Join(tokens, checkTLS(c), witnesses, checkUpstreamReferences(c), checkSinkReferences(c))
 }
 
-// checkTLS looks whether certificate and key are there.
+// checkTLS returns an error if a certificate or key file does not exist.
 func checkTLS(c *config.Config) error {
 	files := c.Server.TLS
 	var missing []error
@@ -71,8 +71,8 @@ func checkTLS(c *config.Config) error {
 	return errors.Join(missing...)
 }
 
-// CheckCertificate looks whether certificate and key belong together. Who may not read the key cannot say, and what is not there
-// CheckReferences tells.
+// CheckCertificate returns an error if certificate and key do not belong together. It ignores files that do not exist, which
+// CheckReferences reports, and files that this user may not read.
 func CheckCertificate(c *config.Config) error {
 	files := c.Server.TLS
 	if files.Cert == "" || files.Key == "" {
@@ -85,7 +85,7 @@ func CheckCertificate(c *config.Config) error {
 	return fmt.Errorf("server.tls: %w", err)
 }
 
-// NotChecked is what CheckReferences leaves open, since it takes others to answer: doctor asks them.
+// NotChecked lists what CheckReferences leaves out because it needs other machines. doctor checks that.
 func NotChecked(c *config.Config) []string {
 	open := []string{"the HSM, its PIN and its key", "whether the ports are free", "who may read the files"}
 	for _, other := range []struct {
@@ -105,12 +105,12 @@ func NotChecked(c *config.Config) []string {
 	return open
 }
 
-// CheckClients checks what the clients of a database, of an upstream, of RPCs and of sinks refuse.
+// CheckClients returns an error if the client of a database, an upstream, an RPC or a sink refuses its configuration.
 func CheckClients(c *config.Config) error {
 	return errors.Join(CheckStore(c), CheckUpstream(c), CheckChain(c), CheckSinks(c))
 }
 
-// CheckUpstream checks what the client of an upstream refuses.
+// CheckUpstream returns an error if the client of an upstream refuses its configuration.
 func CheckUpstream(c *config.Config) error {
 	var failures []error
 	if g := c.GraphQL; g.Upstream != "" {
@@ -120,7 +120,7 @@ func CheckUpstream(c *config.Config) error {
 	}
 	for i, h := range c.GraphQL.UpstreamHeaders {
 		if h.Check() != nil {
-			continue // which is told already
+			continue // it is reported already
 		}
 		if err := upstream.CheckHeaders(http.Header{h.Name: {h.Value}}); err != nil {
 			failures = append(failures, fmt.Errorf("graphql.upstream_headers: entry %d: %w", i+1, err))
@@ -129,8 +129,7 @@ func CheckUpstream(c *config.Config) error {
 	return errors.Join(failures...)
 }
 
-// checkUpstreamReferences checks what graphql.upstream and what belongs to it point at, as far as anybody may who may not
-// read the secrets.
+// checkUpstreamReferences checks the files that the settings of the upstream name. It needs no permission to read secrets.
 func checkUpstreamReferences(c *config.Config) error {
 	if !c.AsksUpstream() {
 		return nil

@@ -14,7 +14,8 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-// listenConsole returns the server of the console, none where there is none. It has the admin socket's server make links into it.
+// listenConsole returns the server of the console, or none if there is no console. The admin socket's server can then make links
+// to it.
 func (r *running) listenConsole(ctx context.Context, inside *api.Inside, admin *api.AdminOptions) ([]server, error) {
 	if r.config.Console.Listen == "" {
 		return nil, nil
@@ -33,8 +34,8 @@ func (r *running) listenConsole(ctx context.Context, inside *api.Inside, admin *
 	return []server{{"console", l, c.Serve, c.Shutdown}}, nil
 }
 
-// consoleOptions are those of a console that listens at an address. Other machines reach it by the API's TLS, with a certificate of their own;
-// this machine does without.
+// consoleOptions returns the options of a console that listens at an address. Other machines reach the console through the
+// API's TLS with a client certificate. This machine needs neither.
 func (r *running) consoleOptions(at net.Addr) console.Options {
 	o := console.Options{URL: &url.URL{Scheme: "http", Host: at.String()}, Logger: r.logger, Now: time.Now}
 	if config.IsLoopback(r.config.Console.Listen) {
@@ -42,14 +43,14 @@ func (r *running) consoleOptions(at net.Addr) console.Options {
 	} else {
 		o.URL.Scheme, o.TLS = "https", r.certificates.Config()
 	}
-	if named, err := url.Parse(r.config.Console.URL); err == nil && named.Host != "" { // which is checked
+	if named, err := url.Parse(r.config.Console.URL); err == nil && named.Host != "" { // it was validated
 		named.Path = ""
 		o.URL = named
 	}
 	return o
 }
 
-// oidc is the provider by which people sign in; nil where there is none.
+// oidc returns the OpenID Connect provider, nil if there is none.
 func (r *running) oidc() *console.OIDC {
 	c := r.config.Console.OIDC
 	if c.Issuer == "" {
@@ -73,7 +74,7 @@ func (r *running) oidc() *console.OIDC {
 	return o
 }
 
-// settings are the values in effect. What a reload has taken over is that of the newest configuration, all else that of the start.
+// settings returns the values in effect: reloadable settings from the newest configuration, the others from the start.
 func (r *running) settings() []wire.Setting {
 	r.reloading.Lock()
 	loaded := r.loaded

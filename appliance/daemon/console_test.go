@@ -72,7 +72,7 @@ func TestSettingsAreTheNewestWhereAReloadTakesThemOver(t *testing.T) {
 	}
 }
 
-// Who sees the settings may not be who may read the file.
+// A user who may see the settings need not be allowed to read the file.
 func TestSettingsTellNoKeys(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "attestd.yaml")

@@ -19,13 +19,13 @@ import (
 	"github.com/attestd/attestd/store/postgres"
 )
 
-// unfinishedCopy is the name of a file with a copy that is not finished.
+// unfinishedCopy is the name of the file with an unfinished copy.
 const unfinishedCopy = archive.StoreFile + ".copy"
 
-// BoltDir is the folder of a store that is named bolt:DATA_DIR.
+// BoltDir returns the folder of a store that is named bolt:DATA_DIR.
 func BoltDir(ref string) (dir string, isFile bool) { return strings.CutPrefix(ref, "bolt:") }
 
-// CopyStore copies API keys and journal from one store into an empty one, each of which is bolt:DATA_DIR or a database's URL. See
+// CopyStore copies API keys and journal from one store into an empty one. Each is bolt:DATA_DIR or a database's URL. See
 // archive.Copy.
 func CopyStore(ctx context.Context, c *config.Config, from, to string, progress func(done, total int64)) (copied archive.Copied, err error) {
 	log, err := OpenLogHSM(c, nil, nil)
@@ -60,7 +60,7 @@ func CopyStore(ctx context.Context, c *config.Config, from, to string, progress 
 	return archive.Copy(ctx, archive.CopySource{Keys: source.Keys, Journal: source.Journal, Verifier: source.LogKey.Verifier}, target, progress)
 }
 
-// at is the configuration of an appliance whose store is the one that is named.
+// at returns the configuration of an appliance with another store.
 func at(c *config.Config, ref string) *config.Config {
 	other := *c
 	if dir, isFile := BoltDir(ref); isFile {
@@ -71,7 +71,7 @@ func at(c *config.Config, ref string) *config.Config {
 	return &other
 }
 
-// openSource opens a store that nobody appends to.
+// openSource opens a store that is not in use.
 func openSource(ctx context.Context, c *config.Config, ref string) (*Store, error) {
 	s, err := ReadStore(at(c, ref))
 	if errors.Is(err, bolt.ErrInUse) {
@@ -119,7 +119,7 @@ func openTarget(c *config.Config, ref string, key appliance.LogKey) (archive.Cop
 	}, store.Close, nil
 }
 
-// openFileTarget makes the copy under another name, which becomes that of the store once it is finished.
+// openFileTarget writes the copy under another name. The finished copy gets the name of the store.
 func openFileTarget(c *config.Config, dir string, key appliance.LogKey) (t archive.CopyTarget, end func() error, err error) {
 	name, unfinished := filepath.Join(dir, archive.StoreFile), filepath.Join(dir, unfinishedCopy)
 	if files.Exists(name) {
@@ -147,7 +147,7 @@ func openFileTarget(c *config.Config, dir string, key appliance.LogKey) (t archi
 			return archive.TreeOf(ctx, store.Journal(), key.Verifier)
 		},
 		Finish: func(context.Context, []byte) error {
-			if err := errors.Join(store.Close(), os.Link(unfinished, name)); err != nil { // unlike a rename, it replaces nothing
+			if err := errors.Join(store.Close(), os.Link(unfinished, name)); err != nil { // unlike a rename, a link replaces nothing
 				return err
 			}
 			return errors.Join(os.Remove(unfinished), files.SyncFolder(dir))
@@ -155,7 +155,7 @@ func openFileTarget(c *config.Config, dir string, key appliance.LogKey) (t archi
 	}, store.Close, nil
 }
 
-// bringLogKey sees to it that the log key is in the folder of a copy.
+// bringLogKey puts the log key into the folder of a copy, unless it is there.
 func bringLogKey(c *config.Config, dir string, key appliance.LogKey) error {
 	there, err := archive.ReadLogKey(dir)
 	if errors.Is(err, os.ErrNotExist) {

@@ -1,5 +1,5 @@
-// Package daemon is one appliance from its configuration: it opens the store, the HSM and the servers, ties them together, reloads,
-// watches and ends them. What commands do beside the daemon with the same files and the same upstream is opened here, too.
+// Package daemon runs one appliance from its configuration: it opens the store, the HSM and the servers, connects them, reloads
+// them, and closes them. Commands that use the same files and the same upstream open them here, too.
 package daemon
 
 import (
@@ -35,65 +35,65 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// Options are what Serve can do without.
+// Options are the optional parts of Serve.
 type Options struct {
-	Version    string                         // of attestd, as it is logged and shown
-	Ready      func(Ready) error              // called once all listen
-	Load       func() (*config.Config, error) // reads the configuration again; without it there is no reload
-	Level      *slog.LevelVar                 // of the logger; without it the level stays
-	AccessLog  *slog.Logger                   // has the lines of requests that went well; nil means the log
-	LogDropped func() uint64                  // lines of the log that were dropped since the start; nil means that none can be
-	Sockets    []net.Listener                 // serve the API instead of server.listen
-	Doctor     func(context.Context) any      // what it finds, for the console; without it there are no findings
+	Version    string                         // of attestd, for logs and status
+	Ready      func(Ready) error              // called once all servers listen
+	Load       func() (*config.Config, error) // reads the configuration again; nil disables reloads
+	Level      *slog.LevelVar                 // of the logger; nil means a fixed level
+	AccessLog  *slog.Logger                   // for requests with a status below 500; nil means the log
+	LogDropped func() uint64                  // number of dropped log lines since the start; nil means that none can be dropped
+	Sockets    []net.Listener                 // for the API, instead of server.listen
+	Doctor     func(context.Context) any      // runs doctor for the console; nil means no findings
 
-	Exit         func(status int) // ends the process where its parts do not end; nil means os.Exit
-	EndsOnHangup bool             // SIGHUP does not load the configuration again: the caller ends ctx at it
+	Exit         func(status int) // ends the process if a part does not end; nil means os.Exit
+	EndsOnHangup bool             // SIGHUP does not reload: the caller ends ctx at it
 }
 
-// Ready is what can be told of a daemon that answers requests.
+// Ready describes a daemon that answers requests.
 type Ready struct {
 	API       net.Addr
-	Metrics   net.Addr // nil where there are none
-	Console   *url.URL // nil where there is none
+	Metrics   net.Addr // nil if metrics are off
+	Console   *url.URL // nil if the console is off
 	Signer    appliance.Address
-	PublicKey []byte // uncompressed
+	PublicKey []byte // SEC 1, uncompressed
 }
 
-// running is the daemon's parts, for as long as it runs.
+// running holds the parts of a running daemon.
 type running struct {
 	config   *config.Config
-	loaded   *config.Config // the newest, of which reload has taken over what it can; guarded by reloading
+	loaded   *config.Config // the newest, whose reloadable settings are in effect; guarded by reloading
 	options  Options
 	logger   *slog.Logger
 	store    *Store
-	replica  *replica.Kept      // nil where graphql.source is not replica
-	upstream *upstream.Client   // nil where there is none
-	follower *follower.Follower // of upstream, into replica; nil where nothing is followed
-	redeemed *redemptions.Store // what the watchtower has read; nil where no contract is watched
-	tower    *chain.Watchtower  // nil likewise
+	replica  *replica.Kept      // nil if graphql.source is not replica
+	upstream *upstream.Client   // nil if there is none
+	follower *follower.Follower // follows upstream into replica; nil if nothing is followed
+	redeemed *redemptions.Store // redemptions that the watchtower has read; nil if no contract is watched
+	tower    *chain.Watchtower  // nil if no contract is watched
 	signer   *signers
-	signs    atomic.Value // the signer's address, once it is known: a string
+	signs    atomic.Value // the signer's address, a string; nil until it is known
 	attestor *appliance.Attestor
 	events   *appliance.Events
-	untold   bool // the journal takes no more events
+	untold   bool // the journal accepts no more events
 	keysTold keysTold
 	public   *api.Server
 	address  net.Addr // where the API listens
-	metrics  net.Addr // nil where there are none
-	console  *url.URL // where browsers find it; nil where there is none
+	metrics  net.Addr // nil if metrics are off
+	console  *url.URL // its address for browsers; nil if the console is off
 	registry *prometheus.Registry
 	started  time.Time
 	sinks    *sinks.Shipper
-	shipsTo  []config.Sink // what sinks has; guarded by reloading
+	shipsTo  []config.Sink // the sinks in use; guarded by reloading
 
-	tracing      *tracing // nil where no collector is named
+	tracing      *tracing // nil if no collector is configured
 	witnesses    *witness.Gatherer
-	continued    chan successor        // has the log as which the journal goes on
-	certificates *api.Certificates     // nil where the API is served in plain
+	continued    chan successor        // receives the log that continues the journal
+	certificates *api.Certificates     // nil if the API is served without TLS
 	reloading    sync.Mutex            // held by a reload
-	overdue      *time.Timer           // ends the process where its parts do not; nil until it stops
-	governed     atomic.Pointer[rules] // the files that are in effect; nil before the first
-	seconds      atomic.Uint64         // attestations for a second beneficiary that were warned of
+	overdue      *time.Timer           // ends the process if a part does not end; nil until the daemon stops
+	governed     atomic.Pointer[rules] // the policy files in effect; nil before the first
+	seconds      atomic.Uint64         // number of warnings about a second beneficiary
 }
 
 // Serve runs the daemon until ctx ends or a part of it fails.
@@ -105,7 +105,7 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	r := &running{continued: make(chan successor, 1), config: c, loaded: c, options: o, logger: logger, started: time.Now(), registry: prometheus.NewRegistry()}
 	hangup := make(chan os.Signal, 1)
 	if !o.EndsOnHangup {
-		signal.Notify(hangup, syscall.SIGHUP) // from the start: unhandled, it would end the process
+		signal.Notify(hangup, syscall.SIGHUP) // from the start, because an unhandled SIGHUP ends the process
 		defer signal.Stop(hangup)
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
@@ -116,7 +116,7 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	if err != nil {
 		return err
 	}
-	defer endShipping() // when all is appended, and before the store is closed
+	defer endShipping() // after the last append, and before the store is closed
 	servers, err := r.listen(ctx)
 	if err != nil {
 		return err
@@ -133,17 +133,17 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 		}
 	}
 	r.announce()
-	watching, endWatch := context.WithCancel(context.WithoutCancel(ctx)) // also while what was accepted is finished
+	watching, endWatch := context.WithCancel(context.WithoutCancel(ctx)) // continues while accepted requests finish
 	defer endWatch()
 	go r.watchdog(watching)
 	go r.watchTokens(watching)
 	defer r.follow(ctx)()      // ends before the replica is closed
-	defer r.watchChains(ctx)() // and this before what it has read
+	defer r.watchChains(ctx)() // ends before its file is closed
 	defer r.gatherCosignatures(ctx)()
 	err = r.wait(ctx, failed, hangup)
 	r.logger.Info("stopping: finishing what was accepted", "timeout", c.Server.ShutdownTimeout.String())
 	r.notify(daemon.SdNotifyStopping)
-	if errors.Is(err, bolt.ErrReplaced) { // a file that was removed is copied before the process ends
+	if errors.Is(err, bolt.ErrReplaced) { // a removed file is copied before the process ends
 		r.notify(extendStop)
 	}
 	r.overdue = time.AfterFunc(c.Server.ShutdownTimeout+closeTimeout, r.giveUp)
@@ -151,11 +151,11 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 }
 
 const (
-	closeTimeout = 10 * time.Second                 // for all parts but the store, once what was accepted is finished
-	extendStop   = "EXTEND_TIMEOUT_USEC=3600000000" // sd_notify(3), in place of the unit's TimeoutStopSec=
+	closeTimeout = 10 * time.Second                 // for all parts except the store, after the accepted requests have finished
+	extendStop   = "EXTEND_TIMEOUT_USEC=3600000000" // sd_notify(3); replaces the unit's TimeoutStopSec=
 )
 
-// giveUp ends a process that does not end, such as where a disk hangs: all that was answered is in the store.
+// giveUp ends a process whose parts do not end, for example on a hung disk. Every answered attestation is in the store.
 func (r *running) giveUp() {
 	r.logger.Error("stopping: a part does not end; attestd ends without it, and nothing that was answered is lost")
 	err := r.store.storage.Close()
@@ -190,7 +190,7 @@ func (r *running) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.attestor.Keys, r.attestor.Journal, r.attestor.Stopped = r.store.Keys, r.store.Journal, r.store.Stop.Stopped
-	record := func(e appliance.Event) { r.events.Record(e) } // which is there before anybody is asked
+	record := func(e appliance.Event) { r.events.Record(e) } // r.events is set before a witness is asked
 	if r.witnesses, err = OpenWitnesses(r.config, r.store, WitnessOptions{Version: r.options.Version, Logger: r.logger, Record: record}); err != nil {
 		return err
 	}
@@ -222,8 +222,8 @@ func (r *running) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// newestSigner is the address of the journal's newest record; nil where there is none. Where a database does not answer, it is asked before
-// the first append.
+// newestSigner returns the address of the journal's newest record, nil if there is none. If a database does not answer, the check
+// happens before the first append.
 func (r *running) newestSigner(ctx context.Context) (*appliance.Address, error) {
 	journal := r.attestor.Journal
 	newest, err := newestSigner(ctx, journal)
@@ -266,7 +266,7 @@ func (r *running) adminOptions() api.AdminOptions {
 		LogVerifier:  r.store.LogKey.VerifierText,
 		Logger:       r.logger,
 	}
-	if r.replica != nil { // a nil *Replica would be an Index that is not nil
+	if r.replica != nil { // a nil *Replica in an Index is not nil
 		o.Replica = r.replica
 	}
 	if r.store.Database != nil {
@@ -281,18 +281,18 @@ func (r *running) adminOptions() api.AdminOptions {
 	return o
 }
 
-// announce tells the log and the service manager that requests are answered.
+// announce reports to the log and to the service manager that the daemon answers requests.
 func (r *running) announce() {
 	r.logger.Info("ready", "version", r.options.Version, "listen", r.address.String(), "signer", r.signer.Address().String(),
 		"scheme", string(r.attestor.Scheme.Name), "records", r.records(), "startup", time.Since(r.started).Round(time.Millisecond).String())
 	r.notify(daemon.SdNotifyReady)
 }
 
-// records is how many attestations the journal has; 0 where it cannot be read.
+// records returns the number of attestations in the journal, 0 if it cannot be read.
 func (r *running) records() int64 {
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
 	defer cancel()
-	checkpoint, err := r.store.Guard.Journal.Checkpoint(ctx) // given out to nobody, so that the mark need not cover it
+	checkpoint, err := r.store.Guard.Journal.Checkpoint(ctx) // it is not published, so the mark need not cover it
 	if err != nil {
 		return 0
 	}
@@ -303,15 +303,15 @@ func (r *running) records() int64 {
 	return tree.N
 }
 
-// notify tells the service manager, if there is one.
+// notify sends a state to the service manager, if there is one.
 func (r *running) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		r.logger.Warn("the service manager could not be told", "state", state, "error", err.Error())
 	}
 }
 
-// wait returns nil when ctx ends, and an error when a server or the store's disk fails before that. Until then it
-// reloads at each hangup.
+// wait returns nil when ctx ends, and an error if a server or the store's disk fails before that. Until then it reloads at
+// each hangup.
 func (r *running) wait(ctx context.Context, failed <-chan error, hangup <-chan os.Signal) error {
 	go r.reloadAt(ctx, hangup)
 	for {
@@ -335,19 +335,19 @@ func (r *running) wait(ctx context.Context, failed <-chan error, hangup <-chan o
 	}
 }
 
-// reloadAt reloads at each hangup until ctx ends. A file that does not open holds up neither the end nor a disk's failure.
+// reloadAt reloads at each hangup until ctx ends. A file that hangs on open delays neither the end nor the handling of a failed disk.
 func (r *running) reloadAt(ctx context.Context, hangup <-chan os.Signal) {
 	for {
 		select {
 		case <-hangup:
-			_, _ = r.reload("") // logs how it went
+			_, _ = r.reload("") // it logs the result
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// close closes what open opened, the HSM first: no signature is made that the store cannot take.
+// close closes the parts that open opened. The HSM comes first, so that no signature is made that the store cannot record.
 func (r *running) close() error {
 	var failures []error
 	if r.signer != nil {

@@ -25,12 +25,12 @@ import (
 	"github.com/attestd/attestd/store/postgres"
 )
 
-// databaseStartTimeout bounds what a start asks the database, which it does only where there is no log key yet.
+// databaseStartTimeout is the deadline of the queries of a start, which are needed only without a log key.
 const databaseStartTimeout = 10 * time.Second
 
-// CheckStore checks what the client of a database refuses.
+// CheckStore returns an error if the client of a database refuses store.url.
 func CheckStore(c *config.Config) error {
-	if c.Store.URL == "" || !config.IsDatabaseURL(string(c.Store.URL)) { // of which the configuration tells
+	if c.Store.URL == "" || !config.IsDatabaseURL(string(c.Store.URL)) { // config reports that
 		return nil
 	}
 	if err := postgres.Check(string(c.Store.URL)); err != nil {
@@ -39,10 +39,10 @@ func CheckStore(c *config.Config) error {
 	return nil
 }
 
-// versionsFile is the file in data_dir for postgres.Options.Versions.
+// versionsFile is the name in data_dir of postgres.Options.Versions.
 const versionsFile = "database-versions.json"
 
-// MemberName is what this appliance is called among those that share its store.
+// MemberName returns the name of this appliance in its cluster.
 func MemberName(c *config.Config) (string, error) {
 	if c.Cluster.Name != "" {
 		return c.Cluster.Name, nil
@@ -74,7 +74,7 @@ func openDatabase(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error)
 		}
 		options.Member = postgres.Identity{Name: name, Version: o.Member.Version, Settings: o.Member.Settings}
 	}
-	var guard atomic.Pointer[highwater.Journal] // nothing is appended before there is one
+	var guard atomic.Pointer[highwater.Journal] // it is set before the first append
 	options.Accept = func(head tlog.Tree) error {
 		if g := guard.Load(); g != nil {
 			return g.Accept(head)
@@ -91,8 +91,8 @@ func openDatabase(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error)
 	return s, err
 }
 
-// readDatabase opens the database to read. After journal.key was changed, and before the log is continued with that key, MACs are not
-// verified.
+// readDatabase opens the database to read. If journal.key names another key than log.key, MACs are not verified: attestd log
+// rotate-key then continues the log.
 func readDatabase(c *config.Config, log *LogHSM) (*Store, error) {
 	key, err := archive.ReadLogKey(c.DataDir)
 	if err != nil {
@@ -119,7 +119,7 @@ func databaseStore(c *config.Config, key appliance.LogKey, o postgres.Options) (
 	return s, nil
 }
 
-// Cluster tells of the appliances that share the database.
+// Cluster describes the appliances that share the database.
 func (s *Store) Cluster(ctx context.Context) (c wire.Cluster, err error) {
 	head, err := s.Database.Head(ctx)
 	if err != nil {
@@ -143,7 +143,7 @@ func (s *Store) Cluster(ctx context.Context) (c wire.Cluster, err error) {
 	return c, err
 }
 
-// compared are the settings that must be the same on each member. The value of one that does not tell is "".
+// compared are the settings that must be the same on each member. The value of a member that does not report one is "".
 var compared = []struct {
 	of string
 	by func(postgres.Member) string
@@ -154,7 +154,7 @@ var compared = []struct {
 	{wire.DifferentSigner, func(m postgres.Member) string { return m.Signer }},
 }
 
-// orNone is "none" for a member without such a file. An older attestd tells neither scheme nor files.
+// orNone returns "none" for a member without such a file. An older attestd reports neither scheme nor files.
 func orNone(scheme, hash string) string {
 	if hash == "" && scheme != "" {
 		return "none"
@@ -162,7 +162,7 @@ func orNone(scheme, hash string) string {
 	return hash
 }
 
-// differences compares the members that run.
+// differences compares the running members.
 func differences(members []postgres.Member) []wire.Difference {
 	found := []wire.Difference{}
 	for _, c := range compared {
@@ -189,8 +189,8 @@ func differences(members []postgres.Member) []wire.Difference {
 	return found
 }
 
-// sharedLogKey reads log.key. It is made where the database has no journal yet: with a key of its own, an appliance that comes
-// later could not go on with the others' journal.
+// sharedLogKey reads log.key. It creates log.key only if the database has no journal yet, because a later member with a different
+// key could not continue the journal.
 func sharedLogKey(c *config.Config, log *LogHSM) (appliance.LogKey, error) {
 	path := filepath.Join(c.DataDir, archive.LogKeyFile)
 	ctx, cancel := context.WithTimeout(context.Background(), databaseStartTimeout)
@@ -211,7 +211,7 @@ func sharedLogKey(c *config.Config, log *LogHSM) (appliance.LogKey, error) {
 	return openLogKey(c, log)
 }
 
-// adoptNextKey brings log.key to the log as which the journal goes on, where a kill has kept 'log rotate-key' from it.
+// adoptNextKey replaces log.key if 'log rotate-key' was killed after it continued the journal.
 func adoptNextKey(ctx context.Context, c *config.Config) error {
 	next, secret, err := archive.NextKey(c.DataDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -231,7 +231,7 @@ func adoptNextKey(ctx context.Context, c *config.Config) error {
 	return archive.ReplaceLogKey(c.DataDir, old, secret)
 }
 
-// copyIntoFile copies journal and API keys into a file as an appliance of its own has it, in a folder of dataDir that end removes.
+// copyIntoFile copies journal and API keys into a file store in a folder of dataDir. end removes the folder.
 func copyIntoFile(ctx context.Context, s *Store, dataDir string) (file archive.Snapshotter, end func() error, err error) {
 	dir, err := os.MkdirTemp(dataDir, ".backup-*")
 	if err != nil {
@@ -259,8 +259,7 @@ func copyIntoFile(ctx context.Context, s *Store, dataDir string) (file archive.S
 	return store, func() error { return errors.Join(store.Close(), os.RemoveAll(dir)) }, nil
 }
 
-// unproven is a journal of which it is not known yet whether this appliance's key signed its newest record. Nothing is appended
-// until it is.
+// unproven is a journal whose newest signer is not known yet. It refuses all appends until check has succeeded.
 type unproven struct {
 	appliance.Journal
 	check  func(ctx context.Context) error

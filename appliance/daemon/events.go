@@ -13,24 +13,24 @@ import (
 )
 
 const (
-	eventsTimeout  = 3 * time.Second // for the last events of a daemon, or the one of a command
+	eventsTimeout  = 3 * time.Second // for the last events of a daemon, or for the event of a command
 	startedTimeout = time.Second     // how long a start waits for its event
-	tokensPause    = 3 * time.Second // between two looks at the tokens
+	tokensPause    = 3 * time.Second // between two checks of the tokens
 
-	maxWhy = 1000 // bytes of an error in an event
+	maxWhy = 1000 // maximum size of an error in an event, in bytes
 )
 
-// openEvents begins to record what happens in the journal.
+// openEvents starts to record events in the journal.
 func (r *running) openEvents() {
 	member := ""
 	if r.store.Database != nil {
-		member, _ = MemberName(r.config) // which opening it has found
+		member, _ = MemberName(r.config) // opening the store has validated it
 	}
 	r.events = appliance.NewEvents(appliance.EventsOptions{Journal: r.attestor.Journal, Logger: r.logger, Member: member})
 	r.attestor.Events = r.events
 }
 
-// closeEvents records the last ones. A journal that is not available does not make the end a failure.
+// closeEvents records the last events. An unavailable journal is not an error.
 func (r *running) closeEvents() {
 	ctx, cancel := context.WithTimeout(context.Background(), eventsTimeout)
 	defer cancel()
@@ -42,7 +42,8 @@ func (r *running) closeEvents() {
 	}
 }
 
-// began records that the daemon has started, and with which keys: before what it does then, where the journal takes it.
+// began records the start of the daemon, with its keys. It waits up to startedTimeout for the journal, so that the event usually
+// precedes all others.
 func (r *running) began() {
 	r.events.Record(appliance.Event{Kind: appliance.EventStarted, Details: map[string]string{
 		"version": r.options.Version, appliance.DetailSigners: r.keysTold.begin(),
@@ -52,7 +53,7 @@ func (r *running) began() {
 	r.events.Flush(ctx)
 }
 
-// ended records that the daemon ends: why, where nobody asked for it.
+// ended records the end of the daemon, with the reason if it failed.
 func (r *running) ended(why error) {
 	details := map[string]string{"version": r.options.Version}
 	if why != nil {
@@ -69,7 +70,7 @@ func shorten(text string) string {
 	return text
 }
 
-// watchTokens records when a token of the HSM is lost and found, until ctx ends.
+// watchTokens records each loss and return of a token of the HSM, until ctx ends.
 func (r *running) watchTokens(ctx context.Context) {
 	tick := time.NewTicker(tokensPause)
 	defer tick.Stop()
@@ -86,10 +87,10 @@ func (r *running) watchTokens(ctx context.Context) {
 	}
 }
 
-// tokenWatch knows which tokens are lost, by their position, and since when.
+// tokenWatch holds the lost tokens by position, with the time of the loss.
 type tokenWatch struct{ lost map[int]time.Time }
 
-// look returns the events of what has changed since the last look.
+// look returns the events of all changes since the last call.
 func (w *tokenWatch) look(all []hsm.Standing, now time.Time) (events []appliance.Event) {
 	ready := 0
 	for _, s := range all {
@@ -117,7 +118,7 @@ func (w *tokenWatch) look(all []hsm.Standing, now time.Time) (events []appliance
 	return events
 }
 
-// RecordEvent appends an event to the journal of an appliance whose daemon does not run.
+// RecordEvent appends an event to the journal of an appliance whose daemon is not running.
 func RecordEvent(ctx context.Context, c *config.Config, event appliance.Event) (err error) {
 	s, err := OpenStore(c, StoreOptions{})
 	if err != nil {
@@ -127,7 +128,7 @@ func RecordEvent(ctx context.Context, c *config.Config, event appliance.Event) (
 	return s.RecordEvent(ctx, event)
 }
 
-// RecordEvent appends an event to the journal, and waits no longer than some seconds.
+// RecordEvent appends an event to the journal. It waits at most eventsTimeout.
 func (s *Store) RecordEvent(ctx context.Context, event appliance.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, eventsTimeout)
 	defer cancel()

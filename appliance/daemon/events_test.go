@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// Each loss of a token is told once, and so is its return.
+// Each loss of a token is recorded once, and so is its return.
 func TestATokenIsLostAndFound(t *testing.T) {
 	t.Parallel()
 	w := tokenWatch{lost: make(map[int]time.Time)}

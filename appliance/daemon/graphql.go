@@ -14,7 +14,7 @@ import (
 
 const GraphQLPath = "/v1/graphql"
 
-// graphqlRoutes are the read side of the API; none where graphql.source is off.
+// graphqlRoutes returns the routes of the read side, none if graphql.source is off.
 func (r *running) graphqlRoutes() ([]api.Route, error) {
 	c := r.config.GraphQL
 	if c.Source == config.FromOff {
@@ -36,7 +36,7 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 		Registry:        r.registry,
 		Log:             r.logger,
 	}
-	if r.replica != nil { // a nil *Replica would be an Index that is not nil
+	if r.replica != nil { // a nil *Replica in an Index is not nil
 		options.Index = r.replica
 	}
 	if c.Source == config.FromProxy || c.Fallback == config.FromProxy {
@@ -76,7 +76,7 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 	return routes, nil
 }
 
-// graphqlMethods are all that a server knows: the endpoint answers the wrong ones itself, in the form of GraphQL.
+// graphqlMethods are all methods of the server. The endpoint answers wrong methods itself, as GraphQL errors.
 var graphqlMethods = []string{
 	fiber.MethodGet, fiber.MethodPost, fiber.MethodOptions, fiber.MethodPut, fiber.MethodPatch, fiber.MethodDelete,
 }

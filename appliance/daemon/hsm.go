@@ -19,7 +19,7 @@ import (
 // hsmStartTimeout bounds how long opening the tokens may take; a network HSM may need seconds.
 const hsmStartTimeout = time.Minute
 
-// TokenURIs are the URIs of the tokens of all attestor keys, in the order in which they are used.
+// TokenURIs returns the URIs of the tokens of all attestor keys, in order of use.
 func TokenURIs(c *config.Config) ([]hsm.URI, error) {
 	var uris []hsm.URI
 	var failures []error
@@ -44,7 +44,7 @@ func TokenURIs(c *config.Config) ([]hsm.URI, error) {
 	return uris, errors.Join(failures...)
 }
 
-// sameToken says that two tokens are one.
+// sameToken returns the error for two entries that name the same token.
 func sameToken(c *config.Config, i, before int) error {
 	if len(c.HSM.Keys) == 0 {
 		return fmt.Errorf("%s: is the same token as entry %d", c.TokenSetting(i), before+1)
@@ -64,7 +64,7 @@ func parseTokens(k config.AttestorKey) (uris []hsm.URI, err error) {
 	return uris, nil
 }
 
-// NamedKeys are the names and states of the configured attestor keys, to which API keys may be bound; they cannot sign.
+// NamedKeys returns the names and states of the configured attestor keys, to which API keys may be bound. They have no Signer.
 func NamedKeys(c *config.Config) (keys []appliance.AttestorKey) {
 	for _, k := range c.HSM.Keys {
 		keys = append(keys, appliance.AttestorKey{Name: k.Name, State: k.State})
@@ -72,12 +72,12 @@ func NamedKeys(c *config.Config) (keys []appliance.AttestorKey) {
 	return keys
 }
 
-// HSMOptions are those of one of the configured tokens.
+// HSMOptions returns the options of a configured token.
 func HSMOptions(c *config.Config, uri hsm.URI, logger *slog.Logger) hsm.Options {
 	return hsm.Options{URI: uri, Sessions: c.HSM.Sessions, AllowExtractable: c.HSM.AllowExtractable, Logger: logger}
 }
 
-// sandboxRules are what the HSM's library may use by the configuration, and never.
+// sandboxRules returns what the HSM's library may use according to the configuration, and what it may never use.
 func sandboxRules(c *config.Config) sandbox.Rules {
 	return sandbox.Rules{
 		Paths: c.HSM.WorkerPaths, Network: sandbox.Network(c.HSM.WorkerNetwork),
@@ -85,8 +85,8 @@ func sandboxRules(c *config.Config) sandbox.Rules {
 	}
 }
 
-// tokensOpener returns what starts for each token of a key the worker that holds its library, and opens the token and the key in it. Of
-// several tokens, those are used whose key has the expected address; nil means that nothing says which.
+// tokensOpener returns a function that opens all tokens of a key. It starts one worker per token, which loads the library and opens
+// the token and the key. Of several tokens, it uses those whose key has the expected address; nil means that none is expected.
 func tokensOpener(c *config.Config, k config.AttestorKey, uris []hsm.URI, logins *worker.Logins, logger *slog.Logger) func(context.Context, *appliance.Address) (*hsm.Tokens, error) {
 	places := make([]hsm.Place, len(uris))
 	for i, uri := range uris {
@@ -97,7 +97,7 @@ func tokensOpener(c *config.Config, k config.AttestorKey, uris []hsm.URI, logins
 		open := worker.Opener(worker.Options{HSM: HSMOptions(c, uri, nil), CallTimeout: c.HSMCallTimeout(), Logins: logins, Sandbox: sandboxRules(c), Logger: log})
 		places[i] = hsm.Place{URI: uri, Open: func(ctx context.Context) (hsm.TokenSigner, error) {
 			signer, err := open(ctx)
-			if err != nil { // a nil *Signer would be a TokenSigner that is not nil
+			if err != nil { // a nil *Signer in a TokenSigner is not nil
 				return nil, err
 			}
 			return signer, nil
@@ -117,7 +117,7 @@ func tokensOpener(c *config.Config, k config.AttestorKey, uris []hsm.URI, logins
 	}
 }
 
-// WithRemedy adds what the operator can do where the token or its key is not there.
+// WithRemedy adds a remedy to the error for a token or a key that does not exist.
 func WithRemedy(err error) error {
 	switch {
 	case errors.Is(err, hsm.ErrNoToken):

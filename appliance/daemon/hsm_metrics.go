@@ -8,15 +8,15 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// hsmMetrics reads how each attestor key and each token stands when Prometheus asks. There are as many as the configuration names. Where
-// keys have names, the label key says which; a single one without a name has no such label.
+// hsmMetrics collects the metrics of each configured attestor key and token at each scrape. The label key has the name of the
+// attestor key. A single key without a name has no such label.
 type hsmMetrics struct {
 	signers *signers
 	ofKeys  []metric[hsm.Usage]
 	ofToken []metric[hsm.Standing]
 }
 
-// metric is a figure of a key or of a token.
+// metric is a metric of a key or of a token.
 type metric[T any] struct {
 	kind       prometheus.ValueType
 	name, help string
@@ -68,7 +68,7 @@ func (m *hsmMetrics) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(prometheus.NewDesc("attestd_attestor_key", "1 for each attestor key, with its name, state and address; default is 1 for the one that signs for API keys bound to none.",
 				[]string{"state", "address", "default"}, labels), gauge, 1, string(k.State), k.Address, strconv.Itoa(int(oneIf(k.standard))))
 		}
-		var usage hsm.Usage // of a key that is not open
+		var usage hsm.Usage // zero for a key that is not open
 		if k.tokens != nil {
 			usage = k.tokens.Usage()
 		}

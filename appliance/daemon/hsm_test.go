@@ -8,7 +8,7 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// A remedy that does not help costs the operator the time that the appliance is away.
+// A wrong remedy prolongs the outage.
 func TestTheRemedyFitsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -9,7 +9,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// keysChanged has the attestor sign with these keys, and the journal tell what has changed.
+// keysChanged makes the attestor sign with these keys, and records the changes as events.
 func (r *running) keysChanged(keys []appliance.AttestorKey) {
 	r.attestor.SetAttestorKeys(keys)
 	standard := r.attestor.DefaultKey().Signer.Address()
@@ -19,14 +19,14 @@ func (r *running) keysChanged(keys []appliance.AttestorKey) {
 	}
 }
 
-// keysTold is what the journal was told of the attestor keys: the addresses at the start, and then each change.
+// keysTold holds the attestor keys as the journal has them: their addresses at the start, and each recorded change.
 type keysTold struct {
 	mu    sync.Mutex
 	begun bool
-	keys  map[string]map[string]string // the details of each, by address
+	keys  map[string]map[string]string // details of each key, by address
 }
 
-// begin returns the addresses, separated by spaces, with which the start is recorded.
+// begin returns the addresses for the event of the start, separated by spaces.
 func (t *keysTold) begin() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -34,7 +34,7 @@ func (t *keysTold) begin() string {
 	return strings.Join(slices.Sorted(maps.Keys(t.keys)), " ")
 }
 
-// look returns the events of what has changed since the last look. A key whose address is not known is none yet.
+// look returns the events of all changes since the last call. It ignores keys whose address is not known yet.
 func (t *keysTold) look(keys []appliance.AttestorKey, standard appliance.Address) (events []appliance.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

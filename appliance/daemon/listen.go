@@ -16,7 +16,7 @@ import (
 	"github.com/attestd/attestd/hsm/sandbox"
 )
 
-// server is one listener and what serves it.
+// server is a listener with its server.
 type server struct {
 	name     string
 	listener net.Listener
@@ -24,7 +24,7 @@ type server struct {
 	shutdown func(context.Context) error
 }
 
-// Serve serves until shutdown, and returns nil then.
+// Serve serves until shutdown, and then returns nil.
 func (s server) Serve() error {
 	if err := s.serve(s.listener); err != nil {
 		return fmt.Errorf("%s: %w", s.name, err)
@@ -32,16 +32,16 @@ func (s server) Serve() error {
 	return nil
 }
 
-// alreadyShut is the shutdown of a server that has another listener.
+// alreadyShut is the shutdown of further listeners of the same server.
 func alreadyShut(context.Context) error { return nil }
 
-// listen opens all sockets before anything is served, so that a taken port is found at once. The API's server is the
-// first to be shut down.
+// listen opens all sockets before any is served, so that a port in use is an error at once. The API's server is shut down
+// first.
 func (r *running) listen(ctx context.Context) (servers []server, err error) {
 	defer func() {
 		if err != nil {
 			for _, s := range servers {
-				_ = s.listener.Close() // what failed before says more
+				_ = s.listener.Close() // the earlier error says more
 			}
 		}
 	}()
@@ -62,7 +62,7 @@ func (r *running) listen(ctx context.Context) (servers []server, err error) {
 	for i, l := range listeners {
 		s := server{"api", l, r.public.Serve, r.public.Shutdown}
 		if i > 0 {
-			s.shutdown = alreadyShut // the first ends all
+			s.shutdown = alreadyShut // the first listener's shutdown ends all
 		}
 		servers = append(servers, s)
 	}
@@ -78,7 +78,7 @@ func (r *running) listen(ctx context.Context) (servers []server, err error) {
 	if err != nil {
 		return append(servers, server{listener: l}), err
 	}
-	servers = append(servers, console...) // which asks the admin socket's server
+	servers = append(servers, console...) // it uses the admin socket's server
 	admin := api.NewAdmin(options)
 	servers = append(servers, server{"admin", l, admin.Serve, admin.Shutdown}, server{"admin", inside, admin.Serve, alreadyShut})
 
@@ -94,7 +94,7 @@ func (r *running) listen(ctx context.Context) (servers []server, err error) {
 	return append(servers, server{"metrics", l, metrics.Serve, metrics.Shutdown}), nil
 }
 
-// refuseLibrary refuses the HSM's library, and all that it has started, at the admin socket.
+// refuseLibrary refuses the HSM's library, and all processes that it has started, at the admin socket.
 func (r *running) refuseLibrary(pid int) error {
 	marked, err := sandbox.Marked(pid)
 	if marked {
@@ -104,7 +104,7 @@ func (r *running) refuseLibrary(pid int) error {
 	return err
 }
 
-// listenAPI returns the sockets that the service manager handed over, else one at server.listen.
+// listenAPI returns the sockets from the service manager, or a listener at server.listen.
 func (r *running) listenAPI(ctx context.Context) ([]net.Listener, error) {
 	if n := len(r.options.Sockets); n > 0 {
 		for i, l := range r.options.Sockets {
@@ -124,7 +124,7 @@ func (r *running) listenAPI(ctx context.Context) ([]net.Listener, error) {
 	return []net.Listener{l}, nil
 }
 
-// Listen takes the API's port. An error says why it is not to be had: syscall.EADDRINUSE where another program has it.
+// Listen opens the API's port. The error wraps syscall.EADDRINUSE if another program uses the port.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	switch {
@@ -140,7 +140,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	return l, err
 }
 
-// loadCertificates leaves r.certificates nil where the API is served in plain.
+// loadCertificates leaves r.certificates nil if the API is served without TLS.
 func (r *running) loadCertificates() (err error) {
 	files := r.config.Server.TLS
 	if files.Cert == "" {
@@ -193,10 +193,11 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 	}
 }
 
-// otherDescriptors are what the daemon needs beside connections of the API: files, the HSM's, the admin socket's, an upstream's.
+// otherDescriptors is the number of file descriptors for everything except connections of the API: files, HSM, admin socket,
+// upstream.
 const otherDescriptors = 256
 
-// maxConnections is server.max_connections, or as many as the limit of open files leaves room for.
+// maxConnections returns server.max_connections, or less if the limit of open files is too low.
 func (r *running) maxConnections() int {
 	most := r.config.Server.MaxConnections
 	var files unix.Rlimit

@@ -10,7 +10,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-// DiskSpace is how many bytes the disk of a folder has, and how many of them this program may still use.
+// DiskSpace returns the free and total bytes of the disk of a folder. free is what this user may still use.
 func DiskSpace(dir string) (free, total int64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -19,9 +19,9 @@ func DiskSpace(dir string) (free, total int64, err error) {
 	return int64(s.Bavail) * s.Bsize, int64(s.Blocks) * s.Bsize, nil
 }
 
-// ClockIsSynchronised asks the kernel whether a server sets the clock, and by how much it may be wrong then.
+// ClockIsSynchronised reports whether the kernel's clock is synchronised, and its maximum error.
 func ClockIsSynchronised() (synchronised bool, within time.Duration, err error) {
-	var t unix.Timex // asks, changes nothing
+	var t unix.Timex // the zero value changes nothing
 	state, err := unix.Adjtimex(&t)
 	if err != nil {
 		return false, 0, fmt.Errorf("adjtimex: %w", err)
@@ -29,7 +29,7 @@ func ClockIsSynchronised() (synchronised bool, within time.Duration, err error) 
 	return state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0, time.Duration(t.Maxerror) * time.Microsecond, nil
 }
 
-// Machine is what can be told of the machine without a daemon. ends is when the API's certificate does, zero for none.
+// Machine describes the machine without a daemon. ends is the end of the API's certificate, zero if there is none.
 func Machine(c *config.Config, ends, now time.Time) *wire.Machine {
 	m := &wire.Machine{Clock: wire.Clock{Time: now.UTC()}}
 	if synchronised, _, err := ClockIsSynchronised(); err == nil {
@@ -44,7 +44,7 @@ func Machine(c *config.Config, ends, now time.Time) *wire.Machine {
 	return m
 }
 
-// daysUntil is how many whole days are left; negative once it is past.
+// daysUntil returns the number of whole days until end, negative if it is past.
 func daysUntil(end, now time.Time) int {
 	left := end.Sub(now)
 	days := int(left / (24 * time.Hour))

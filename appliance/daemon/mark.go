@@ -7,19 +7,18 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 )
 
-// successor is the log as which the journal goes on since its loss was accepted at another appliance.
+// successor is the log that continues the journal after another member accepted its loss.
 type successor struct {
 	key    appliance.LogKey
 	secret string
 }
 
-// goesOn is told by the guard.
+// goesOn is highwater.Options.Continued.
 func (r *running) goesOn(next appliance.LogKey, secret string) {
 	r.continued <- successor{next, secret}
 }
 
-// follows puts the new log's key in the place of the old one. The daemon ends with what it returns: with the next start, all of it
-// works for the new log.
+// follows replaces the log key with the new log's key. The daemon ends with the returned error, and the next start uses the new log.
 func (r *running) follows(next successor) error {
 	if err := archive.ReplaceLogKey(r.config.DataDir, r.store.LogKey, next.secret); err != nil {
 		return fmt.Errorf("the journal goes on as another log, %s, whose key could not be put in place: %w", next.key.Verifier.Name(), err)

@@ -11,10 +11,10 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-// What the garbage collector is told. Little is live, so that by default it collects many times a second. With five times the
-// live heap before it collects, not twice, an answer of 100 packets takes 10 % less CPU (3.0 ms of 3.3), an attestation as much as
-// before. The limit, beside the answers that GraphQL may keep, then holds what the process allocates (RssAnon) at 250 MB while 32
-// clients ask for such pages, instead of 550 MB. GOGC and GOMEMLIMIT in the environment override both.
+// Settings of the garbage collector. The live heap is small, so by default the collector runs many times a second. With GOGC at 400
+// instead of 100, an answer of 100 packets takes 10 % less CPU (3.0 ms instead of 3.3 ms); attestations do not change. The memory
+// limit, plus the answers that GraphQL may cache, keeps RssAnon at 250 MB while 32 clients ask for such pages, instead of 550 MB.
+// GOGC and GOMEMLIMIT in the environment override both.
 const (
 	gcPercent   = 400
 	memoryLimit = 192 << 20
@@ -27,12 +27,12 @@ func tuneMemory(c *config.Config) {
 	LimitMemory(heapOf(c))
 }
 
-// heapOf is what the daemon needs.
+// heapOf returns the memory that the daemon needs.
 func heapOf(c *config.Config) int64 {
 	return memoryLimit + int64(c.GraphQL.CacheSize) + int64(c.GraphQL.AnswerMemory)
 }
 
-// LimitMemory tells the garbage collector what the process needs: it collects sooner then, rather than to let the heap grow beyond.
+// LimitMemory sets the garbage collector's memory limit. Near the limit the collector runs more often instead of growing the heap.
 // GOMEMLIMIT in the environment overrides it.
 func LimitMemory(needed int64) {
 	if os.Getenv("GOMEMLIMIT") == "" {
@@ -40,13 +40,13 @@ func LimitMemory(needed int64) {
 	}
 }
 
-// heapLimit is the garbage collector's limit: what the process needs, but no more than three quarters of what the service manager
-// grants it. The rest is for the HSM's library, the stacks and what the kernel keeps for sockets, and collecting more often
-// beats being throttled.
+// heapLimit returns the memory limit: the memory that the process needs, but at most three quarters of the memory that the service
+// manager grants. The rest is for the HSM's library, stacks and socket buffers. More frequent collections cost less than being
+// throttled.
 func heapLimit(needed, granted int64) int64 { return min(needed, granted/4*3) }
 
-// groupLimit returns the bytes from which on the kernel throttles or ends this process for its memory (cgroup v2), MaxInt64
-// where it does not.
+// groupLimit returns the memory in bytes above which the kernel throttles or kills this process (cgroup v2), MaxInt64 if there is
+// no limit.
 func groupLimit(root, self string) int64 {
 	limit := int64(math.MaxInt64)
 	text, err := os.ReadFile(self)

@@ -11,7 +11,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 )
 
-// measure registers what is read from the parts when Prometheus asks. What requests count is in package api.
+// measure registers the collectors of the daemon's parts. Package api has the metrics of requests.
 func (r *running) measure() {
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
@@ -60,16 +60,16 @@ func (r *running) measure() {
 	)
 }
 
-// replicaMetrics reads what a replica holds, and how far its follower is, when Prometheus asks.
+// replicaMetrics collects the metrics of the replica and its follower at each scrape.
 type replicaMetrics struct {
 	index            index.Index
 	rows, unverified *prometheus.Desc
 
-	follower  *follower.Follower // nil where nothing is followed
+	follower  *follower.Follower // nil if nothing is followed
 	following []followerMetric
 }
 
-// followerMetric is a figure of a follower's status.
+// followerMetric is a metric from a follower's status.
 type followerMetric struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
@@ -164,7 +164,7 @@ func (m *replicaMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// ifKnown is NaN for nil.
+// ifKnown returns NaN for nil.
 func ifKnown(yes *bool) float64 {
 	if yes == nil {
 		return math.NaN()

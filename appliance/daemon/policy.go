@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/store/postgres"
 )
 
-// ReadPolicy reads the policy and the screening list that are configured, which are one policy; nil where there is neither.
+// ReadPolicy reads the configured policy and screening list as one policy, nil if there is neither.
 func ReadPolicy(c *config.Config) (*appliance.Policy, error) {
 	screening, err := readScreening(c.Attestation.ScreeningList)
 	if err != nil {
@@ -47,7 +47,7 @@ func ReadPolicyFile(path string) (*appliance.Policy, error) {
 	return p, nil
 }
 
-// readScreening reads the list of addresses for which nothing is attested; nil for no path.
+// readScreening reads the list of screened addresses, nil for an empty path.
 func readScreening(path string) (*appliance.Screening, error) {
 	if path == "" {
 		return nil, nil
@@ -64,7 +64,7 @@ func readScreening(path string) (*appliance.Screening, error) {
 	return list, nil
 }
 
-// openRules opens a regular file. It does not wait for the writer of a named pipe.
+// openRules opens a regular file. It does not block on a named pipe.
 func openRules(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -88,18 +88,18 @@ func (r *running) govern(p *appliance.Policy) {
 	r.governed.Store(&next)
 }
 
-// settingsInEffect are those that other members of a cluster compare with their own.
+// settingsInEffect returns the settings that the members of a cluster compare.
 func (r *running) settingsInEffect() postgres.Settings {
 	signer, _ := r.signs.Load().(string)
 	governed := r.governed.Load()
-	if governed == nil { // while the daemon starts
+	if governed == nil { // during the start
 		return postgres.Settings{Signer: signer}
 	}
 	return postgres.Settings{Signer: signer, Scheme: r.attestor.Scheme.String(), Policy: governed.Policy.hash(), Screening: governed.Screening.hash()}
 }
 
-// governFirst puts the first policy of a start into effect. An appliance whose policy was taken out of its configuration has that in its
-// journal, too.
+// governFirst puts the first policy of a start into effect. If the configuration no longer names a policy, the journal gets an event
+// for that, too.
 func (r *running) governFirst(before rules, p *appliance.Policy) {
 	r.govern(p)
 	governed := *r.governed.Load()
@@ -107,13 +107,13 @@ func (r *running) governFirst(before rules, p *appliance.Policy) {
 		r.logger.Info("policy: loaded", "policy", governed.Policy.hash(), "screening_list", governed.Screening.hash())
 		r.events.Record(policyEvent(before, governed, ""))
 	}
-	if err := governed.write(r.config.DataDir); err != nil { // the next start compares with an older one
+	if err := governed.write(r.config.DataDir); err != nil { // the next start compares with older rules
 		r.logger.Warn("policy: the next start cannot compare with it", "error", err.Error())
 	}
 }
 
-// policyEvent is the event of a policy that takes another one's place. It has the hash of each file that governs. by is empty where the
-// daemon starts.
+// policyEvent returns the event of a policy that replaces another one. It has the hash of each file in effect. by is empty at the
+// start of the daemon.
 func policyEvent(before, next rules, by string) appliance.Event {
 	details := map[string]string{
 		"policy": next.Policy.hash(), "policyBefore": before.Policy.hash(),
@@ -123,7 +123,7 @@ func policyEvent(before, next rules, by string) appliance.Event {
 	return appliance.Event{Kind: appliance.EventPolicy, By: by, Details: details}
 }
 
-// second tells of an attestation for a second beneficiary, without the addresses.
+// second logs an attestation for a second beneficiary, without the addresses.
 func (r *running) second(e appliance.Entry, first appliance.Record) {
 	r.seconds.Add(1)
 	r.logger.Warn("policy: an unspendable address was attested for another beneficiary than before", "id", e.Record.ID.String(),

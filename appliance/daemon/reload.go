@@ -17,12 +17,12 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-// reload reads the configuration again and takes over what a running daemon can. It returns the names of values that
-// changed but take a restart. After an error nothing has changed. by is who asked for it.
+// reload reads the configuration again and applies the settings that a running daemon can change. It returns the names of changed
+// settings that need a restart. After an error nothing has changed. by is the requesting user.
 func (r *running) reload(by string) ([]string, error) {
 	r.reloading.Lock()
 	defer r.reloading.Unlock()
-	// Type=notify knows RELOADING=1 too, and takes it for what it is; READY=1 must follow, whatever comes out.
+	// Type=notify supports RELOADING=1, too. READY=1 must follow in every case.
 	r.notify(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, monotonicMicroseconds()))
 	defer r.notify(daemon.SdNotifyReady)
 	needRestart, err := r.reloadConfig(by)
@@ -34,7 +34,7 @@ func (r *running) reload(by string) ([]string, error) {
 	return needRestart, nil
 }
 
-// recordReload has the journal take what a reload is about to put into effect. Another policy is not put into effect without its event.
+// recordReload records the changes of a reload before they take effect. Without its event, another policy does not take effect.
 func (r *running) recordReload(by string, policy *appliance.Policy, changed, needRestart []string) error {
 	if before, next := *r.governed.Load(), rulesOf(policy); !next.equal(before) {
 		if err := next.write(r.config.DataDir); err != nil {
@@ -54,7 +54,7 @@ func (r *running) recordReload(by string, policy *appliance.Policy, changed, nee
 	return r.events.Keep(appliance.Event{Kind: appliance.EventConfigReloaded, By: by, Details: details})
 }
 
-// reloadConfig returns the names of values that changed and take a restart.
+// reloadConfig returns the names of changed settings that need a restart.
 func (r *running) reloadConfig(by string) (needRestart []string, err error) {
 	if r.options.Load == nil {
 		return nil, errors.New("this daemon does not load its configuration again")
@@ -66,12 +66,12 @@ func (r *running) reloadConfig(by string) (needRestart []string, err error) {
 	if err := errors.Join(checkReferences(next), checkModes(next), checkRegular(next)); err != nil {
 		return nil, err
 	}
-	if len(r.options.Sockets) == 0 { // else server.listen is not used
+	if len(r.options.Sockets) == 0 { // otherwise server.listen is not used
 		if err := CheckPlainHTTP(next); err != nil {
 			return nil, err
 		}
 	}
-	// All that can fail comes first, so that a configuration is taken over whole or not at all.
+	// All steps that can fail come first, so that a configuration is applied as a whole or not at all.
 	adoptTLS, err := r.prepareTLS(next)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (r *running) reloadConfig(by string) (needRestart []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	last, err := readRules(r.config.DataDir) // which has what an operator has confirmed meanwhile
+	last, err := readRules(r.config.DataDir) // it has the losses that an operator has confirmed meanwhile
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (r *running) reloadConfig(by string) (needRestart []string, err error) {
 	return needRestart, nil
 }
 
-// checkRegular returns an error for each file to be read that is none: opening a FIFO would wait for ever.
+// checkRegular returns an error for each configured file that is not a regular file. Opening a FIFO would block for ever.
 func checkRegular(c *config.Config) error {
 	var failures []error
 	for _, f := range []struct{ setting, path string }{
@@ -129,19 +129,19 @@ func checkRegular(c *config.Config) error {
 		if f.path == "" {
 			continue
 		}
-		if stat, err := os.Stat(f.path); err == nil && !stat.Mode().IsRegular() { // an error, the reader tells better
+		if stat, err := os.Stat(f.path); err == nil && !stat.Mode().IsRegular() { // the reader reports other errors
 			failures = append(failures, fmt.Errorf("%s: %s is %s, not a regular file: name a file", f.setting, f.path, stat.Mode().Type()))
 		}
 	}
 	return errors.Join(failures...)
 }
 
-// prepareKeys opens the attestor keys that next names and that are not open, and returns what makes the daemon use them.
+// prepareKeys opens the attestor keys of next that are not open yet. adopt makes the daemon use them.
 func (r *running) prepareKeys(next *config.Config) (adopt func(), err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), hsmStartTimeout)
 	defer cancel()
 	var newest *appliance.Address
-	if next.DefaultKey().Address == "" { // only then the journal says which key is meant
+	if next.DefaultKey().Address == "" { // only then the journal decides which key is expected
 		if newest, err = newestSigner(ctx, r.attestor.Journal); err != nil {
 			return nil, err
 		}
@@ -149,8 +149,7 @@ func (r *running) prepareKeys(next *config.Config) (adopt func(), err error) {
 	return r.signer.prepare(ctx, next, newest)
 }
 
-// prepareTLS loads the files that next names, and returns what makes the server use them. Turning TLS on or off takes a
-// restart.
+// prepareTLS loads the TLS files of next. adopt makes the server use them. Turning TLS on or off needs a restart.
 func (r *running) prepareTLS(next *config.Config) (adopt func(), err error) {
 	files := next.Server.TLS
 	if r.certificates == nil || files.Cert == "" {
@@ -183,7 +182,7 @@ func (r *running) prepareURL(next *config.Config) (adopt func(), err error) {
 // urlTimeout is the deadline for that connection.
 const urlTimeout = 5 * time.Second
 
-// changedOtherwise returns the names of values that are not those with which the daemon runs.
+// changedOtherwise returns the names of settings whose values differ from those in effect.
 func (r *running) changedOtherwise(next *config.Config) (names []string) {
 	tlsToggled := (r.certificates == nil) != (next.Server.TLS.Cert == "")
 	for _, name := range r.config.Differing(next) {
@@ -201,7 +200,7 @@ func (r *running) changedOtherwise(next *config.Config) (names []string) {
 	return names
 }
 
-// monotonicMicroseconds is CLOCK_MONOTONIC, by which systemd tells this reload from an earlier one (sd_notify(3)).
+// monotonicMicroseconds returns CLOCK_MONOTONIC, by which systemd distinguishes reloads (sd_notify(3)).
 func monotonicMicroseconds() int64 {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {

@@ -13,21 +13,21 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// ReplicaFile is the replica in data_dir. It may be deleted at any time and filled again.
+// ReplicaFile is the name of the replica in data_dir. It may be deleted at any time, and is then filled again.
 const ReplicaFile = "replica.db"
 
-// roomForJournal is how many times journal.min_free the replica and the watchtower leave free: what others have may be more than the disk
-// takes, and must not end attestations.
+// roomForJournal times journal.min_free is the disk space that the replica and the watchtower leave free. An upstream or a chain may
+// have more data than the disk can hold, and must not end attestations.
 const roomForJournal = 4
 
-// ReplicaPath is the file of the replica.
+// ReplicaPath returns the path of ReplicaFile.
 func ReplicaPath(c *config.Config) string { return filepath.Join(c.DataDir, ReplicaFile) }
 
 func replicaOptions(c *config.Config) replica.Options {
 	return replica.Options{ServeUnverified: c.GraphQL.ServeUnverified, MinFree: roomForJournal * int64(c.Journal.MinFree)}
 }
 
-// KeepReplica is OpenReplica for the daemon, which signs whatever has become of its replica.
+// KeepReplica is OpenReplica for the daemon, which signs even without a usable replica.
 func KeepReplica(c *config.Config, log *slog.Logger) *replica.Kept {
 	return replica.Keep(ReplicaPath(c), replica.KeepOptions{
 		Options: replicaOptions(c), Log: log,
@@ -35,8 +35,7 @@ func KeepReplica(c *config.Config, log *slog.Logger) *replica.Kept {
 	})
 }
 
-// OpenReplica makes the file where there is none, for the owner of data_dir: what root made for itself, the daemon could
-// not open.
+// OpenReplica opens the replica, or creates it for the owner of data_dir, because the daemon could not open a file of root's.
 func OpenReplica(c *config.Config) (*replica.Store, error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)

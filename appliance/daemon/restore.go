@@ -15,9 +15,9 @@ import (
 	"github.com/attestd/attestd/store/highwater"
 )
 
-// RestoreDatabase audits a backup and copies what is in it into the database that store.url names, which must be empty. Nothing is moved
-// aside: an empty database is its owner's to make. The log key is put into data_dir, unless it is there. As with a file, the journal goes
-// on as another log unless it is proven that nothing was published beyond it. Of the options, those are used that concern this.
+// RestoreDatabase audits a backup and copies its content into the database of store.url, which must be empty. It moves nothing
+// aside: the database's owner creates an empty one. It puts the log key into data_dir, unless it is there. As with a file, the
+// journal is continued as another log unless it is proven that no later record was published. Force and DiscardNewer have no effect.
 func RestoreDatabase(ctx context.Context, c *config.Config, backup io.Reader, o archive.RestoreOptions) (done archive.Restored, err error) {
 	var scratch string
 	_, err = asOwner(c, func() (*Store, error) {
@@ -48,11 +48,11 @@ func RestoreDatabase(ctx context.Context, c *config.Config, backup io.Reader, o 
 		return done, err
 	}
 	isPlaced := files.Exists(filepath.Join(c.DataDir, archive.LogKeyFile))
-	if err := restoreLogKey(c, scratch, done.VerifierKey); err != nil { // a new one, which a kill must not lose
+	if err := restoreLogKey(c, scratch, done.VerifierKey); err != nil { // a new key, which a kill must not lose
 		return done, err
 	}
 	if _, err = CopyStore(ctx, at(c, "bolt:"+scratch), "bolt:"+scratch, string(c.Store.URL), func(int64, int64) {}); err != nil {
-		if !isPlaced { // it is of a log that is nowhere
+		if !isPlaced { // its log exists nowhere
 			err = errors.Join(err, os.Remove(filepath.Join(c.DataDir, archive.LogKeyFile)))
 		}
 		return done, err
@@ -62,7 +62,8 @@ func RestoreDatabase(ctx context.Context, c *config.Config, backup io.Reader, o 
 	return done, err
 }
 
-// followCopied brings log key and mark to what was copied. Where a kill leaves the old key, the next start follows: it leads to the new one.
+// followCopied sets log key and mark to those of the copied journal. If a kill leaves the old key, the next start derives the new one
+// from it.
 func followCopied(c *config.Config, scratch string, isNew bool, checkpoint []byte) error {
 	if isNew {
 		old, err := archive.ReadLogKey(c.DataDir)
@@ -83,7 +84,8 @@ func followCopied(c *config.Config, scratch string, isNew bool, checkpoint []byt
 	return highwater.Write(filepath.Join(c.DataDir, highwater.FileName), checkpoint)
 }
 
-// restoreLogKey puts the log key in scratch into data_dir, unless that has one. It must be the one of the backup, whose verifier key is given.
+// restoreLogKey puts the log key in scratch into data_dir, unless data_dir has one. That must be the key of the backup, which
+// verifierKey names.
 func restoreLogKey(c *config.Config, scratch, verifierKey string) error {
 	path := filepath.Join(c.DataDir, archive.LogKeyFile)
 	there, err := archive.ReadLogKey(c.DataDir)

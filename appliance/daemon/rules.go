@@ -14,22 +14,22 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 )
 
-// RulesFile is the name of the file in data_dir that has the rules which were in effect last, or which an operator has confirmed.
+// RulesFile is the name of the file in data_dir with the rules that were in effect last or that an operator confirmed.
 const RulesFile = "rules.json"
 
-// smallPolicy is the number of values below which a policy may lose any number of them: small ones are written by hand.
+// smallPolicy is the number of values below which a policy may lose any number of values. Small policies are written by hand.
 const smallPolicy = 10
 
-// rules describes the files that govern attesting. A member is nil where no such file is configured.
+// rules describes the policy files. A member is nil if no such file is configured.
 type rules struct {
 	Policy    *ruleFile `json:"policy,omitempty"`        // attestation.policy
 	Screening *ruleFile `json:"screeningList,omitempty"` // attestation.screening_list
 }
 
-// ruleFile is a file as it was read.
+// ruleFile describes a file as it was read.
 type ruleFile struct {
 	SHA256  string `json:"sha256"`
-	Entries int    `json:"entries"` // values of a policy, addresses of a screening list
+	Entries int    `json:"entries"` // number of values of a policy, or of addresses of a screening list
 }
 
 func rulesOf(p *appliance.Policy) (r rules) {
@@ -58,16 +58,16 @@ func (f *ruleFile) hash() string {
 	return f.SHA256
 }
 
-// lostMost says whether other has fewer than half of the entries.
+// lostMost reports whether other has fewer than half of the entries.
 func (f *ruleFile) lostMost(other *ruleFile) bool { return f != nil && 2*other.Entries < f.Entries }
 
-// Confirmed says which losses of rules an operator has confirmed.
+// Confirmed are the losses of rules that an operator has confirmed.
 type Confirmed struct {
 	Empty   bool // a file without any rule
-	Shorter bool // a file with fewer than half of the entries that it had
+	Shorter bool // a file with fewer than half of its former entries
 }
 
-// ConfirmRules has the next reload, or the next start, take over the files that are configured now, although they have lost rules.
+// ConfirmRules makes the next reload or start accept the configured files although they have lost rules.
 func ConfirmRules(c *config.Config, confirmed Confirmed) error {
 	last, err := readRules(c.DataDir)
 	if err != nil {
@@ -83,7 +83,7 @@ func ConfirmRules(c *config.Config, confirmed Confirmed) error {
 	return rulesOf(p).write(c.DataDir)
 }
 
-// read reads the policy and the screening list, and refuses those that look as if a part of them were gone.
+// read reads the policy and the screening list, and refuses files that seem to have lost a part.
 func (r rules) read(c *config.Config) (*appliance.Policy, error) {
 	p, err := ReadPolicy(c)
 	if err != nil {
@@ -92,7 +92,7 @@ func (r rules) read(c *config.Config) (*appliance.Policy, error) {
 	return p, r.check(c, p, Confirmed{})
 }
 
-// check compares a policy with the rules that were in effect before it.
+// check compares a policy with the rules that were in effect before.
 func (r rules) check(c *config.Config, p *appliance.Policy, confirmed Confirmed) error {
 	var failures []error
 	next := rulesOf(p)
@@ -118,7 +118,7 @@ func (r rules) check(c *config.Config, p *appliance.Policy, confirmed Confirmed)
 	return errors.Join(failures...)
 }
 
-// readRules reads what RulesFile has; nothing where there is none.
+// readRules reads RulesFile. It returns zero rules if the file does not exist.
 func readRules(dataDir string) (r rules, err error) {
 	path := filepath.Join(dataDir, RulesFile)
 	text, err := os.ReadFile(path)
@@ -136,7 +136,7 @@ func readRules(dataDir string) (r rules, err error) {
 	return r, nil
 }
 
-// write replaces RulesFile where it has something else.
+// write replaces RulesFile if its content differs.
 func (r rules) write(dataDir string) error {
 	if last, err := readRules(dataDir); err == nil && last.equal(r) {
 		return nil

@@ -25,7 +25,7 @@ func denying(n int) string {
 	return "deny:\n  beneficiary:\n  - " + strings.Join(strings.Fields(addresses(n)), "\n  - ") + "\n"
 }
 
-// Each step is a state of a file, and whether it is taken over: without a flag, with --allow-shorter and with --allow-empty.
+// Each step is a content of a file, and whether it is accepted without a flag, with --allow-shorter and with --allow-empty.
 func TestRulesThatGotLostAreConfirmedFirst(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -66,7 +66,7 @@ func TestRulesThatGotLostAreConfirmedFirst(t *testing.T) {
 				if err := ConfirmRules(conf, confirmed); (err == nil) != want {
 					t.Errorf("reload %s: %v", flag, err)
 				}
-				// What was confirmed needs no flag at the next start; what was refused is refused there, too, with its remedy.
+				// The next start accepts confirmed files without a flag, and refuses refused files with the remedy.
 				err := CheckReferences(conf)
 				named := err != nil && strings.Contains(err.Error(), f) && strings.Contains(err.Error(), "attestd reload --allow-")
 				if named == want {
@@ -77,7 +77,7 @@ func TestRulesThatGotLostAreConfirmedFirst(t *testing.T) {
 	}
 }
 
-// The event of a policy has the hash of each file that governs, and of those before.
+// The event of a policy has the hash of each file in effect, before and after.
 func TestTheEventOfAPolicyCoversEachFile(t *testing.T) {
 	t.Parallel()
 	c := &config.Config{}
@@ -113,7 +113,7 @@ func TestANamedPipeIsNoPolicy(t *testing.T) {
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{ignore(readScreening(pipe)), ignore(ReadPolicyFile(pipe))} { // neither waits for a writer
+	for _, err := range []error{ignore(readScreening(pipe)), ignore(ReadPolicyFile(pipe))} { // neither blocks on the pipe
 		if err == nil || !strings.Contains(err.Error(), "is not a regular file") {
 			t.Errorf("%v", err)
 		}

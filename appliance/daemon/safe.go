@@ -17,11 +17,11 @@ import (
 	"github.com/attestd/attestd/store/highwater"
 )
 
-// PlainHTTPRemedy is what to do about an API without TLS that other machines reach.
+// PlainHTTPRemedy is the remedy for an API without TLS that other machines can reach.
 const PlainHTTPRemedy = "set server.tls.cert and server.tls.key; or listen on 127.0.0.1; or, where a proxy before it speaks TLS, set server.allow_plain_http: true"
 
-// CheckPlainHTTP returns an error where the API at server.listen would be plain HTTP for other machines, and nobody said that
-// this is meant: API keys would cross the network readable.
+// CheckPlainHTTP returns an error if other machines would reach the API at server.listen by plain HTTP, unless
+// server.allow_plain_http is set: API keys would cross the network in plain text.
 func CheckPlainHTTP(c *config.Config) error {
 	if config.IsLoopback(c.Server.Listen) {
 		return nil
@@ -29,7 +29,7 @@ func CheckPlainHTTP(c *config.Config) error {
 	return plainHTTP(c, c.Server.Listen)
 }
 
-// checkListeners is CheckPlainHTTP of the sockets that are really served, which systemd may have handed over.
+// checkListeners is CheckPlainHTTP for the sockets in use, which may come from systemd.
 func checkListeners(c *config.Config, listeners []net.Listener) error {
 	for _, l := range listeners {
 		if tcp, isTCP := l.Addr().(*net.TCPAddr); isTCP && !tcp.IP.IsLoopback() {
@@ -48,14 +48,14 @@ func plainHTTP(c *config.Config, address string) error {
 	return fmt.Errorf("the API on %s would be plain HTTP, and API keys would cross the network readable: %s", address, PlainHTTPRemedy)
 }
 
-// Secret is a file that only the daemon may use.
+// Secret is a file that only the daemon may read.
 type Secret struct {
 	Name, Path string
-	Most       fs.FileMode // permissions beyond these are too many
+	Most       fs.FileMode // the maximum permissions
 }
 
-// Secrets are the files that hold what must stay secret, where they are files. A group may read the PIN and the TLS key:
-// systemd hands credentials over so, and Debian keeps keys for the group ssl-cert. What is a credential, systemd guards.
+// Secrets returns the files that hold secrets. A group may read the PIN and the TLS key: systemd passes credentials that way, and
+// Debian keeps keys for the group ssl-cert. Credentials are left out, because systemd protects them.
 func Secrets(c *config.Config) []Secret {
 	secrets := []Secret{
 		{"journal", filepath.Join(c.DataDir, archive.StoreFile), 0o600},
@@ -64,7 +64,7 @@ func Secrets(c *config.Config) []Secret {
 		{"newest commit", highwater.NewestPath(filepath.Join(c.DataDir, highwater.FileName)), 0o600},
 		{"log key", filepath.Join(c.DataDir, archive.LogKeyFile), 0o600},
 	}
-	uris, _ := TokenURIs(c) // an error is told where they are opened
+	uris, _ := TokenURIs(c) // opening them reports errors
 	for i, uri := range uris {
 		if uri.Credential() != "" || uri.PINSource == "" {
 			continue
@@ -79,7 +79,7 @@ func Secrets(c *config.Config) []Secret {
 	return secrets
 }
 
-// pinName is the PIN of one of so many tokens.
+// pinName returns the name of the PIN of token i of several.
 func pinName(i, of int) string {
 	if of == 1 {
 		return "PIN"
@@ -87,13 +87,13 @@ func pinName(i, of int) string {
 	return fmt.Sprintf("PIN of token %d", i+1)
 }
 
-// checkModes returns an error for each secret that others may use.
+// checkModes returns an error for each secret with too many permissions.
 func checkModes(c *config.Config) error {
 	var failures []error
 	for _, s := range Secrets(c) {
 		stat, err := os.Stat(s.Path)
 		if err != nil {
-			continue // who opens it says more
+			continue // opening it reports the error
 		}
 		if mode := stat.Mode().Perm(); mode&^s.Most&0o077 != 0 {
 			failures = append(failures, fmt.Errorf("%s: %s has mode %04o, so that others may use it: chmod %04o %s", s.Name, s.Path, mode, mode&s.Most, text.ShellWord(s.Path)))
@@ -102,13 +102,13 @@ func checkModes(c *config.Config) error {
 	return errors.Join(failures...)
 }
 
-// OtherKey says that the key is not the one that was expected.
+// OtherKey means that the key is not the expected key.
 type OtherKey struct{ Detail, Remedy string }
 
 func (e *OtherKey) Error() string { return e.Detail + ": " + e.Remedy }
 
-// CheckSigner returns an OtherKey where the address is not the one that the configuration pins for the attestor key or, without that, the
-// one that signed the journal's newest record. newest is its address; nil where there is none.
+// CheckSigner returns an OtherKey if the address differs from the one that the configuration pins for the attestor key. Without a
+// pinned address, it compares with newest, the signer of the journal's newest record, which may be nil.
 func CheckSigner(k config.AttestorKey, address appliance.Address, newest *appliance.Address) error {
 	expected, err := expectedSigner(k, newest)
 	if err != nil || expected == nil || *expected == address {
@@ -131,8 +131,8 @@ func CheckSigner(k config.AttestorKey, address appliance.Address, newest *applia
 	}
 }
 
-// expectedSigner is the address that an attestor key must have: the one that the configuration pins, or else that of the journal's
-// newest record; nil where neither says.
+// expectedSigner returns the address that an attestor key must have: the one that the configuration pins, or else the signer of the
+// journal's newest record; nil if there is neither.
 func expectedSigner(k config.AttestorKey, newest *appliance.Address) (*appliance.Address, error) {
 	if k.Address == "" {
 		return newest, nil
@@ -140,7 +140,7 @@ func expectedSigner(k config.AttestorKey, newest *appliance.Address) (*appliance
 	return k.Expected()
 }
 
-// newestSigner is the address of the journal's newest record; nil where there is none.
+// newestSigner returns the signer of the journal's newest record, nil if there is none.
 func newestSigner(ctx context.Context, journal appliance.Journal) (*appliance.Address, error) {
 	entries, err := journal.List(ctx, appliance.JournalQuery{Limit: 1, AttestationsOnly: true})
 	if err != nil || len(entries) == 0 {

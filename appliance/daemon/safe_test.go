@@ -8,7 +8,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-// A listener that systemd may have handed over.
+// listenerAt is a listener with a given address, such as one from systemd.
 type listenerAt struct {
 	net.Listener
 	at net.Addr
@@ -20,7 +20,7 @@ func TestAnAPIWithoutTLSStaysOnThisMachine(t *testing.T) {
 	tcp := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 80} }
 	for name, test := range map[string]struct {
 		listen  string   // server.listen
-		at      net.Addr // where it listens then
+		at      net.Addr // the address of its listener
 		refused bool
 	}{
 		"IPv4 loopback":         {"127.0.0.1:80", tcp("127.0.0.1"), false},

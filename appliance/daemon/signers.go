@@ -16,16 +16,16 @@ import (
 	"github.com/attestd/attestd/hsm/worker"
 )
 
-// signers are the attestor keys of a running daemon, each with its tokens. The default key is open from the start. Another one whose
-// tokens are away is opened once they are back. Which keys there are changes with a reload.
+// signers holds the attestor keys of a running daemon, each with its tokens. The default key is open from the start. Another key
+// whose tokens are away is opened once they return. A reload can change the keys.
 type signers struct {
 	logger  *slog.Logger
 	logins  *worker.Logins
-	changed func([]appliance.AttestorKey) // is told of the keys whenever they change
+	changed func([]appliance.AttestorKey) // called with all keys after each change
 
 	closing context.Context // cancelled by Close
 	stop    context.CancelFunc
-	working sync.WaitGroup // goroutines that open keys and close them
+	working sync.WaitGroup // goroutines that open and close keys
 
 	mu   sync.Mutex // guards the fields below, and those of each key that say so
 	keys []*signerKey
@@ -33,18 +33,18 @@ type signers struct {
 
 // signerKey is one attestor key.
 type signerKey struct {
-	config.AttestorKey           // guarded by signers.mu: a reload may give another name and state
+	config.AttestorKey           // guarded by signers.mu: a reload may change name and state
 	uris               []hsm.URI // of its tokens
 	open               func(context.Context) (*hsm.Tokens, error)
 	tokens             *hsm.Tokens // guarded by signers.mu; nil while it is not open
-	fault              error       // guarded by signers.mu: why it is not
+	fault              error       // guarded by signers.mu: why it is not open
 }
 
-// otherKeysGrace is how long a start waits for the keys beside the default one.
+// otherKeysGrace is how long a start waits for the keys other than the default key.
 const otherKeysGrace = 5 * time.Second
 
-// openSigners opens the attestor keys. newest is the address of the journal's newest record, which a key without an address of its
-// own must have.
+// openSigners opens the attestor keys. newest is the signer of the journal's newest record, which must be the address of a key
+// without a configured address.
 func openSigners(ctx context.Context, c *config.Config, newest *appliance.Address, logger *slog.Logger, logins *worker.Logins, changed func([]appliance.AttestorKey)) (*signers, error) {
 	s := &signers{logger: logger, logins: logins, changed: changed}
 	s.closing, s.stop = context.WithCancel(context.Background())
@@ -78,7 +78,7 @@ func openSigners(ctx context.Context, c *config.Config, newest *appliance.Addres
 	return s, nil
 }
 
-// newKey prepares a key, which is not opened yet.
+// newKey prepares a key without opening it.
 func (s *signers) newKey(c *config.Config, k config.AttestorKey, newest *appliance.Address) (*signerKey, error) {
 	uris, err := parseTokens(k)
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *signers) newKey(c *config.Config, k config.AttestorKey, newest *applian
 	}}, nil
 }
 
-// openUntilWell opens a key, and tries again until it is or never will be. It calls tried after the first try.
+// openUntilWell opens a key. It retries until that succeeds or only a person can help. It calls tried after the first try.
 func (s *signers) openUntilWell(key *signerKey, tried func()) {
 	const first, most = time.Second, time.Minute
 	for pause := first; ; pause = min(2*pause, most) {
@@ -118,7 +118,7 @@ func (s *signers) openUntilWell(key *signerKey, tried func()) {
 		tried = func() {}
 		_, other := errors.AsType[*OtherKey](err)
 		if err == nil || other || errors.Is(err, hsm.ErrPIN) {
-			return // for a person
+			return // only a person can help
 		}
 		select {
 		case <-time.After(pause):
@@ -147,7 +147,7 @@ func (s *signers) failed(key *signerKey, err error) {
 	}
 }
 
-// opened has a key that is open sign, unless it is not wanted any more.
+// opened makes an open key sign, unless it was removed meanwhile.
 func (s *signers) opened(key *signerKey, tokens *hsm.Tokens) {
 	s.mu.Lock()
 	wanted := slices.Contains(s.keys, key) && s.closing.Err() == nil
@@ -157,11 +157,11 @@ func (s *signers) opened(key *signerKey, tokens *hsm.Tokens) {
 	}
 	s.mu.Unlock()
 	if !wanted {
-		_ = tokens.Close() // nobody has used it
+		_ = tokens.Close() // it was never used
 	}
 }
 
-// tell says which keys there are. The caller holds s.mu.
+// tell calls changed with the current keys. The caller holds s.mu.
 func (s *signers) tell() {
 	all := make([]appliance.AttestorKey, len(s.keys))
 	for i, k := range s.keys {
@@ -173,11 +173,11 @@ func (s *signers) tell() {
 func (k *signerKey) asAttestorKey() appliance.AttestorKey {
 	one := appliance.AttestorKey{Name: k.Name, State: k.State}
 	if k.tokens == nil {
-		address, _ := k.Expected() // a key that is not open has one, which was checked
+		address, _ := k.Expected() // config requires an address for such a key
 		one.Signer = &unopened{address, k.fault}
 		return one
 	}
-	// While the sessions sign, the cores check what was signed before.
+	// While the sessions sign, the cores verify earlier signatures.
 	one.Signer, one.Concurrency = k.tokens, func() int { return k.tokens.Usage().AtOnce + runtime.GOMAXPROCS(0) }
 	return one
 }
@@ -205,7 +205,7 @@ func (s *signers) standard() *signerKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := slices.IndexFunc(s.keys, func(k *signerKey) bool { return k.State == appliance.AttestorKeyActive })
-	return s.keys[i] // config.validate sees to it that there is one
+	return s.keys[i] // config.validate guarantees that there is one
 }
 
 // tokensOf returns the default key's tokens, which are open.
@@ -216,14 +216,14 @@ func (s *signers) tokensOf() *hsm.Tokens {
 	return key.tokens
 }
 
-// Address and PublicKey are those of the default key.
+// Address and PublicKey return those of the default key.
 func (s *signers) Address() appliance.Address { return s.tokensOf().Address() }
 func (s *signers) PublicKey() []byte          { return s.tokensOf().PublicKey() }
 
-// Ready is that of the default key.
+// Ready reports whether the default key is ready.
 func (s *signers) Ready(ctx context.Context) error { return s.tokensOf().Ready(ctx) }
 
-// Close closes all keys, and ends what goes on in the background.
+// Close closes all keys and ends the background goroutines.
 func (s *signers) Close() error {
 	s.mu.Lock()
 	s.stop()
@@ -246,8 +246,8 @@ func closeKeys(keys []*signerKey) error {
 	return errors.Join(failures...)
 }
 
-// prepare opens what next names and is not open, and returns what makes these the keys. The keys that are left out are closed after a
-// time in which all calls end that have begun.
+// prepare opens the keys of next that are not open yet. adopt makes them the keys. Removed keys are closed after their calls have had
+// time to end.
 func (s *signers) prepare(ctx context.Context, next *config.Config, newest *appliance.Address) (adopt func(), err error) {
 	var keys, made []*signerKey
 	for _, k := range next.AttestorKeys() {
@@ -270,14 +270,14 @@ func (s *signers) prepare(ctx context.Context, next *config.Config, newest *appl
 	return func() { s.adopt(keys, next) }, nil
 }
 
-// isUnopened says whether the tokens of a key have not been opened, which may go on in the background.
+// isUnopened reports whether the tokens of a key are not open yet. A goroutine may still be opening them.
 func (s *signers) isUnopened(key *signerKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return key.tokens == nil
 }
 
-// same returns the key that k is, perhaps by another name or in another state; nil where none is.
+// same returns the existing key that k describes, perhaps under another name or in another state; nil if there is none.
 func (s *signers) same(k config.AttestorKey) *signerKey {
 	expected, err := k.Expected()
 	s.mu.Lock()
@@ -296,7 +296,7 @@ func (s *signers) same(k config.AttestorKey) *signerKey {
 	return nil
 }
 
-// adopt makes these the keys, as next has them.
+// adopt makes these the keys, with the names and states of next.
 func (s *signers) adopt(keys []*signerKey, next *config.Config) {
 	s.mu.Lock()
 	var left []*signerKey
@@ -323,7 +323,7 @@ func (s *signers) adopt(keys []*signerKey, next *config.Config) {
 	}
 }
 
-// leave closes keys once nobody can be waiting for a signature of theirs.
+// leave closes keys once no request can be waiting for their signatures.
 func (s *signers) leave(keys []*signerKey, after time.Duration) {
 	select {
 	case <-time.After(after + time.Second):
@@ -334,7 +334,7 @@ func (s *signers) leave(keys []*signerKey, after time.Duration) {
 	}
 }
 
-// named says of which key an error is.
+// named adds the name of the key to an error.
 func named(k config.AttestorKey, err error) error {
 	if err == nil || k.Name == "" {
 		return err

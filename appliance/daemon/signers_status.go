@@ -8,14 +8,14 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// keyState is a key as it is at one time.
+// keyState is a snapshot of a key.
 type keyState struct {
 	signerKey
 	standard bool // it is the default key
-	position int  // of its first token among those of all keys, from 1
+	position int  // of its first token among the tokens of all keys, from 1
 }
 
-// states are those of all keys, in order.
+// states returns snapshots of all keys, in order.
 func (s *signers) states() []keyState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,7 +28,7 @@ func (s *signers) states() []keyState {
 	return all
 }
 
-// standings are those of the key's tokens.
+// standings returns the state of each token of the key.
 func (k keyState) standings() []hsm.Standing {
 	if k.tokens != nil {
 		all := k.tokens.Standings()
@@ -44,7 +44,7 @@ func (k keyState) standings() []hsm.Standing {
 	return all
 }
 
-// Standings are those of the tokens of all keys. It asks no token.
+// Standings returns the state of each token of all keys. It calls no token.
 func (s *signers) Standings() (all []hsm.Standing) {
 	for _, k := range s.states() {
 		all = append(all, k.standings()...)
@@ -52,7 +52,7 @@ func (s *signers) Standings() (all []hsm.Standing) {
 	return all
 }
 
-// Status returns the status of the default key and, where keys have names, that of each.
+// Status returns the status of the default key and, if keys have names, of each key.
 func (s *signers) Status(ctx context.Context) (status hsm.Status, err error) {
 	var keys []hsm.NamedStatus
 	for _, k := range s.states() {

@@ -18,19 +18,19 @@ import (
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
-// SinksFolder is the folder in data_dir that has the cursors of audit.sinks.
+// SinksFolder is the folder in data_dir with the cursors of audit.sinks.
 const SinksFolder = "sinks"
 
-// lastShipment is how long a daemon that ends gives the sinks to take what is left.
+// lastShipment is how long a stopping daemon waits for the sinks to accept the remaining leaves.
 const lastShipment = 3 * time.Second
 
-// CheckSinks checks what the sinks refuse.
+// CheckSinks returns an error if a sink refuses its configuration.
 func CheckSinks(c *config.Config) error {
 	_, err := buildSinks(c, "")
 	return err
 }
 
-// checkSinkReferences checks what audit.sinks points at.
+// checkSinkReferences checks the files that audit.sinks names.
 func checkSinkReferences(c *config.Config) error {
 	var failures []error
 	for i, s := range c.Audit.Sinks {
@@ -52,7 +52,7 @@ func checkSinkReferences(c *config.Config) error {
 	return errors.Join(failures...)
 }
 
-// buildSinks are those of audit.sinks. Nothing is opened.
+// buildSinks returns the sinks of audit.sinks, without opening them.
 func buildSinks(c *config.Config, version string) (all []sinks.Sink, err error) {
 	var failures []error
 	for i, s := range c.Audit.Sinks {
@@ -84,7 +84,7 @@ func buildSink(s config.Sink, version string) (sinks.Sink, error) {
 	return sink, errors.Join(ofValue("format", errFormat), ofValue("redact", errRedact), ofValue("facility", errFacility))
 }
 
-// ofValue puts a value's name before what is wrong with it.
+// ofValue adds the name of a value to an error.
 func ofValue(name string, err error) error {
 	if err == nil {
 		return nil
@@ -98,7 +98,7 @@ func security(s config.Sink) sinks.Security {
 
 func syslogOf(s config.Sink, facility sinks.Facility) *sinks.Syslog {
 	to := &sinks.Syslog{Security: security(s), Facility: facility}
-	to.Host, _ = os.Hostname() // else the messages have none
+	to.Host, _ = os.Hostname() // on an error, messages have no host name
 	if at, err := url.Parse(s.URL); err == nil {
 		to.Plain = at.Scheme == "tcp"
 		if to.Address = at.Host; at.Port() == "" {
@@ -120,7 +120,7 @@ func readHeaders(headers []config.Header) (http.Header, error) {
 	return all, nil
 }
 
-// ship begins to ship the journal to audit.sinks, and returns what ends that.
+// ship starts to ship the journal to audit.sinks. end stops it.
 func (r *running) ship() (end func(), err error) {
 	all, err := buildSinks(r.config, r.options.Version)
 	if err != nil {
@@ -138,12 +138,12 @@ func (r *running) ship() (end func(), err error) {
 		defer cancel()
 		told, end := context.WithTimeout(ctx, startedTimeout)
 		defer end()
-		r.events.Flush(told) // that it ends is shipped, too
+		r.events.Flush(told) // the stop event is shipped, too
 		r.sinks.Close(ctx)
 	}, nil
 }
 
-// prepareSinks returns what makes the daemon ship to the sinks of another configuration.
+// prepareSinks returns a function that switches to the sinks of another configuration.
 func (r *running) prepareSinks(next *config.Config) (adopt func(), err error) {
 	all, err := buildSinks(next, r.options.Version)
 	if err != nil || reflect.DeepEqual(next.Audit.Sinks, r.shipsTo) {
@@ -155,7 +155,7 @@ func (r *running) prepareSinks(next *config.Config) (adopt func(), err error) {
 	}, nil
 }
 
-// sinkMetrics reads how the sinks stand when Prometheus asks.
+// sinkMetrics collects the sinks' metrics at each scrape.
 type sinkMetrics struct {
 	shipper *sinks.Shipper
 	figures []sinkFigure

@@ -8,7 +8,7 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// surroundings are what a status has of the daemon beyond its journal. It asks neither the HSM nor the journal.
+// surroundings returns the part of a status that needs neither the HSM nor the journal.
 func (r *running) surroundings() wire.Surroundings {
 	usage := r.signer.usage()
 	s := wire.Surroundings{
@@ -33,7 +33,7 @@ func (r *running) surroundings() wire.Surroundings {
 func (r *running) storeInUse() string {
 	c := *r.config
 	if r.store.Database != nil {
-		c.Store.URL = config.DatabaseURL(r.store.Database.URL()) // that of the last reload
+		c.Store.URL = config.DatabaseURL(r.store.Database.URL()) // as of the last reload
 	}
 	return StoreName(&c)
 }
@@ -46,7 +46,7 @@ func StoreName(c *config.Config) string {
 	return "bolt:" + c.DataDir
 }
 
-// usage is that of the default key.
+// usage returns the usage of the default key.
 func (s *signers) usage() hsm.Usage {
 	for _, k := range s.states() {
 		if k.standard && k.tokens != nil {

@@ -24,23 +24,24 @@ import (
 	"github.com/attestd/attestd/store/postgres"
 )
 
-// Store holds API keys and journal: in the file in data_dir, or in the database that store.url names.
+// Store holds API keys and journal, in the file in data_dir or in the database that store.url names.
 type Store struct {
 	Keys    appliance.Keys
-	Journal appliance.Journal // guarded by Guard, where there is one
+	Journal appliance.Journal // guarded by Guard, if that is not nil
 	Guard   *highwater.Journal
 	LogKey  appliance.LogKey      // signs the journal's checkpoints
-	Rates   appliance.SharedRates // of API keys; nil where this appliance has no others beside it
+	Rates   appliance.SharedRates // of API keys; nil if the store is a file
 
 	Stop     *stop.Switch    // whether attesting is stopped
-	Database *postgres.Store // nil where the store is a file
+	Database *postgres.Store // nil if the store is a file
 	hsm      *LogHSM         // has the log key; nil if that is a file
 	storage
-	// snapshot returns the store as a file, as it is now, and what ends that.
+	// snapshot returns the current store as a file. end releases it.
 	snapshot func(ctx context.Context) (file archive.Snapshotter, end func() error, err error)
 }
 
-// Unguarded is the journal for what stays with the operator: a copy is made of one that has lost something, too.
+// Unguarded returns the journal without its guard, for content that stays with the operator: a journal that has lost records can
+// still be copied.
 func (s *Store) Unguarded() appliance.Journal {
 	if s.Guard == nil {
 		return s.Journal
@@ -57,40 +58,40 @@ func (s *Store) Close() error {
 	return errors.Join(err, s.storage.Close(), s.hsm.Close())
 }
 
-// storage is what is needed of either store beside appliance.Keys and appliance.Journal.
+// storage is the part of both stores that appliance.Keys and appliance.Journal do not have.
 type storage interface {
-	// Failed receives once when the store no longer trusts its disk, and refuses all writes from then on. The daemon ends,
-	// to be started again.
+	// Failed receives one error when the store no longer trusts its disk and refuses all further writes. The daemon must then be
+	// restarted.
 	Failed() <-chan error
-	// Responds returns nil once the part that writes has answered, be it with an error. It returns an error where ctx ended
-	// before: a restart may help.
+	// Responds returns nil once the writer has answered, even if with an error. It returns an error if ctx ends first: then a
+	// restart may help.
 	Responds(ctx context.Context) error
-	// Ahead is by how much the newest record is ahead of the clock; 0 where it is not.
+	// Ahead returns how far the newest record is ahead of the clock, 0 if it is not.
 	Ahead() time.Duration
 	io.Closer
 }
 
-// StoreOptions are what a store can do without.
+// StoreOptions are the optional parts of a store.
 type StoreOptions struct {
 	Logger  *slog.Logger   // nil means none
-	Pending func() int     // how many records are about to come; nil where none do by themselves
-	Member  *Member        // the daemon, among others; nil for a command
+	Pending func() int     // number of signatures under way, which soon become records; nil means none
+	Member  *Member        // the daemon as a member of a cluster; nil for a command
 	Logins  *worker.Logins // shared with the attestor keys; nil for a command
 
-	// Watch keeps the high-water mark up to the journal's head all the time, as a daemon must; without it, the two are compared when a
-	// checkpoint is asked for. Continued is highwater.Options.Continued.
+	// Watch keeps the high-water mark at the journal's head continuously, as a daemon must. Without Watch, the two are compared when a
+	// checkpoint is read. Continued is highwater.Options.Continued.
 	Watch     bool
 	Continued func(next appliance.LogKey, secret string)
 }
 
-// Member is how a daemon shows up among others that share a store.
+// Member describes a daemon to the other members of a cluster.
 type Member struct {
 	Version  string
 	Settings func() postgres.Settings
 }
 
-// OpenStore opens the store, and the key that signs the journal's checkpoints. Both are made where neither exists, but no
-// database: that is its owner's to do. A database that does not answer is no error: what needs it fails until it does.
+// OpenStore opens the store and its log key. It creates both if neither exists, but it creates no database. A database that does
+// not answer is no error: calls fail until it answers.
 func OpenStore(c *config.Config, o StoreOptions) (s *Store, err error) {
 	log, err := OpenLogHSM(c, o.Logger, o.Logins)
 	if err != nil {
@@ -111,15 +112,15 @@ func OpenStore(c *config.Config, o StoreOptions) (s *Store, err error) {
 	return s, nil
 }
 
-// StoreExists says whether there is a store to ask, other than one that asking would make.
+// StoreExists reports whether there is a store. OpenStore would create one.
 func StoreExists(c *config.Config) bool {
 	return c.Store.URL != "" || files.Exists(filepath.Join(c.DataDir, archive.StoreFile))
 }
 
-// ReadStore opens the store to read, which must be there. Its journal is not guarded: it is not to be published from.
+// ReadStore opens an existing store to read. Its journal is not guarded, so nothing of it may be published.
 func ReadStore(c *config.Config) (*Store, error) {
 	if c.Store.URL != "" {
-		log, err := OpenLogHSM(c, nil, nil) // the MACs in the database are of a key that is derived from the log key
+		log, err := OpenLogHSM(c, nil, nil) // the key of the MACs in the database is derived from the log key
 		if err != nil {
 			return nil, err
 		}
@@ -137,7 +138,7 @@ func ReadStore(c *config.Config) (*Store, error) {
 	return fileStore(store, key), nil
 }
 
-// asOwner opens what is in data_dir as its owner, where root does: see service.User.Do.
+// asOwner calls open as the owner of data_dir if the process is root: see service.User.Do.
 func asOwner(c *config.Config, open func() (*Store, error)) (s *Store, err error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
@@ -153,7 +154,7 @@ func asOwner(c *config.Config, open func() (*Store, error)) (s *Store, err error
 	return s, err
 }
 
-// stopInFile is the switch of an appliance whose store is a file.
+// stopInFile opens the stop state of an appliance whose store is a file.
 func stopInFile(c *config.Config) (*stop.Switch, error) {
 	path := filepath.Join(c.DataDir, stop.FileName)
 	file, err := stop.OpenFile(path)
@@ -167,7 +168,7 @@ func stopInFile(c *config.Config) (*stop.Switch, error) {
 	return s, nil
 }
 
-// ReadStop returns whether attesting is stopped, without a daemon.
+// ReadStop returns the stop state without a daemon.
 func ReadStop(ctx context.Context, c *config.Config) (stop.State, error) {
 	if c.Store.URL == "" {
 		s, err := stopInFile(c)
@@ -196,7 +197,7 @@ func fileStore(store *bolt.Store, key appliance.LogKey) *Store {
 	}
 }
 
-// Backup writes an archive with a consistent copy of keys and journal, without the log key.
+// Backup writes an archive with a consistent copy of API keys and journal, without the log key.
 func (s *Store) Backup(ctx context.Context, w io.Writer, version string) (err error) {
 	file, end, err := s.snapshot(ctx)
 	if err != nil {
@@ -206,7 +207,7 @@ func (s *Store) Backup(ctx context.Context, w io.Writer, version string) (err er
 	return archive.Write(w, file, s.LogKey, version, time.Now())
 }
 
-// guarded guards a store's journal by the high-water mark in data_dir, or closes the store.
+// guarded guards the store's journal with the high-water mark in data_dir. On an error it closes the store.
 func guarded(c *config.Config, s *Store, o StoreOptions) (_ *Store, err error) {
 	s.Guard, err = highwater.Open(context.Background(), filepath.Join(c.DataDir, highwater.FileName), s.Journal, highwater.Options{
 		Key: s.LogKey, Logger: o.Logger, OnDemand: !o.Watch, Shared: s.Database != nil, Continued: o.Continued,
@@ -223,7 +224,7 @@ func openFile(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	var guard atomic.Pointer[highwater.Journal] // nothing is appended before there is one
+	var guard atomic.Pointer[highwater.Journal] // it is set before the first append
 	committed := func(checkpoint []byte) {
 		if g := guard.Load(); g != nil {
 			g.Committed(checkpoint)
@@ -252,8 +253,8 @@ func openFile(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error) {
 	return s, err
 }
 
-// openLogKey reads log.key, or makes it where there is no journal yet. A journal without its key is an error: with
-// a new key, its old checkpoints could not be told from forged ones.
+// openLogKey reads log.key, or creates it if there is no journal yet. A journal without its key is an error: under a new key,
+// its old checkpoints could not be distinguished from forged ones.
 func openLogKey(c *config.Config, log *LogHSM) (appliance.LogKey, error) {
 	path := filepath.Join(c.DataDir, archive.LogKeyFile)
 	secret, err := os.ReadFile(path)
@@ -295,7 +296,7 @@ func newLogKey(c *config.Config, path string, log *LogHSM) (appliance.LogKey, er
 	return key, files.Write(path, []byte(secret+"\n"), 0o600)
 }
 
-// logOrigin is journal.origin, else a name after this host.
+// logOrigin returns journal.origin, or a name derived from the host name.
 func logOrigin(c *config.Config) (string, error) {
 	if c.Journal.Origin != "" {
 		return c.Journal.Origin, nil

@@ -24,22 +24,22 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// lastSpans is how long a daemon that ends waits for the collector to take what is left.
+// lastSpans is how long a stopping daemon waits for the collector to accept the remaining spans.
 const lastSpans = 5 * time.Second
 
-// collectorVariables are those of the OpenTelemetry specification that say where a collector is.
+// collectorVariables are the environment variables of the OpenTelemetry specification with the address of a collector.
 var collectorVariables = []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"}
 
-// tracing hands spans of attestations to a collector. It never waits for that.
+// tracing sends spans of attestations to a collector. Attestations never wait for it.
 type tracing struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
 }
 
-// openTracing returns nil where no collector is named.
+// openTracing returns nil if no collector is configured.
 func (r *running) openTracing(ctx context.Context) (*tracing, error) {
 	var options []otlptracehttp.Option
-	shown := cmp.Or(os.Getenv(collectorVariables[0]), os.Getenv(collectorVariables[1])) // which the exporter reads itself
+	shown := cmp.Or(os.Getenv(collectorVariables[0]), os.Getenv(collectorVariables[1])) // the exporter reads them itself
 	if endpoint := r.config.Tracing.Endpoint; endpoint != "" {
 		u, err := url.Parse(endpoint)
 		if err != nil {
@@ -63,14 +63,14 @@ func (r *running) openTracing(ctx context.Context) (*tracing, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tracing: OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { r.logger.Warn("tracing", "error", err.Error()) })) // else it writes to stderr
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { r.logger.Warn("tracing", "error", err.Error()) })) // the default handler writes to stderr
 	// Spans wait in a queue, 2,048 at most, and further ones are dropped (OTEL_BSP_MAX_QUEUE_SIZE).
 	provider := sdk.NewTracerProvider(sdk.WithResource(described), sdk.WithBatcher(&reporting{SpanExporter: exporter, logger: r.logger}))
 	r.logger.Info("tracing: spans of attestations go to a collector", "endpoint", withoutQuery(shown))
 	return &tracing{provider, provider.Tracer("github.com/attestd/attestd")}, nil
 }
 
-// withoutQuery is an address as it is logged: what follows a question mark may be a key.
+// withoutQuery returns an address for the log, without its query, which may hold a key.
 func withoutQuery(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -80,7 +80,7 @@ func withoutQuery(address string) string {
 	return u.String()
 }
 
-// forRequests is nil where there is nothing to begin.
+// forRequests returns a function that begins the span of a request, nil if there is no tracing.
 func (t *tracing) forRequests() func(context.Context, api.Traced) (context.Context, func(error)) {
 	if t == nil {
 		return nil
@@ -88,7 +88,7 @@ func (t *tracing) forRequests() func(context.Context, api.Traced) (context.Conte
 	return t.request
 }
 
-// forParts is nil likewise.
+// forParts returns a function that begins the span of a part, nil if there is no tracing.
 func (t *tracing) forParts() appliance.Trace {
 	if t == nil {
 		return nil
@@ -96,7 +96,7 @@ func (t *tracing) forParts() appliance.Trace {
 	return t.part
 }
 
-// request begins the span of a request. It belongs to the client's trace where the client says so (W3C Trace Context).
+// request begins the span of a request. The span belongs to the client's trace if the request names one (W3C Trace Context).
 func (t *tracing) request(ctx context.Context, q api.Traced) (context.Context, func(error)) {
 	carrier := propagation.MapCarrier{"traceparent": q.Parent, "tracestate": q.State}
 	ctx = propagation.TraceContext{}.Extract(ctx, carrier)
@@ -113,7 +113,7 @@ func (t *tracing) part(ctx context.Context, part string) (context.Context, func(
 	return ctx, ender(span)
 }
 
-// ender ends a span. Of an error it tells the code alone: the rest may be what nobody outside shall know.
+// ender returns a function that ends a span. It exports only the code of an error, because the text may hold internals.
 func ender(span trace.Span) func(error) {
 	return func(err error) {
 		if err != nil {
@@ -125,24 +125,24 @@ func ender(span trace.Span) func(error) {
 	}
 }
 
-// close sends what is left, for a moment.
+// close sends the remaining spans, within lastSpans.
 func (t *tracing) close() {
 	if t == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastSpans)
 	defer cancel()
-	_ = t.provider.Shutdown(ctx) // what the collector has not taken is lost, and was told of
+	_ = t.provider.Shutdown(ctx) // spans that the collector did not accept are lost, and were reported
 }
 
-// reporting tells the log when a collector begins to fail, and when it is back.
+// reporting logs when a collector begins to fail and when it recovers.
 type reporting struct {
 	sdk.SpanExporter
 	logger  *slog.Logger
 	failing atomic.Bool
 }
 
-// ExportSpans implements sdk.SpanExporter. Its error is told here, and nowhere else.
+// ExportSpans implements sdk.SpanExporter. Only reporting logs its error.
 func (e *reporting) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	e.tell(e.SpanExporter.ExportSpans(ctx, spans))
 	return nil

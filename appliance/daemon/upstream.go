@@ -21,8 +21,8 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// HeaderFile is the file that a header's value is kept in; "" where it is in the configuration itself. A credential is a file
-// only for the service itself.
+// HeaderFile returns the path of the file with a header's value, "" if the value is in the configuration itself. Only the service
+// can read a credential.
 func HeaderFile(h config.Header) (string, error) {
 	if !h.Kept() {
 		return "", nil
@@ -47,15 +47,15 @@ func readHeader(h config.Header) (string, error) {
 	return value, upstream.CheckHeaders(http.Header{h.Name: {value}})
 }
 
-// upstreamClient returns a client of the upstream. URL and headers are checked already, so what can fail is the file of
-// authorities.
+// upstreamClient returns a client of the upstream. URL and headers are validated already, so only the file of certificate
+// authorities can cause an error.
 func upstreamClient(c *config.Config, version string, headers http.Header, registry *prometheus.Registry) (*upstream.Client, error) {
 	g := c.GraphQL
 	o := upstream.Options{
 		URL: g.Upstream, Headers: headers, CAFile: g.UpstreamCA, AllowHTTP: g.UpstreamAllowHTTP, Timeout: g.UpstreamTimeout,
 		UserAgent: "attestd/" + version,
 	}
-	if registry != nil { // a nil *Registry would be a Registerer that is not nil
+	if registry != nil { // a nil *Registry in a Registerer is not nil
 		o.Registry = registry
 	}
 	client, err := upstream.New(o)
@@ -65,8 +65,8 @@ func upstreamClient(c *config.Config, version string, headers http.Header, regis
 	return client, nil
 }
 
-// OpenUpstream returns a client of the upstream for this version of attestd, whose metrics go to the registry unless that is
-// nil. The headers only the daemon's user may be able to read.
+// OpenUpstream returns a client of the upstream for this version of attestd. Its metrics go to the registry, unless that is nil.
+// Only the daemon's user may be able to read the headers.
 func OpenUpstream(c *config.Config, version string, registry *prometheus.Registry) (*upstream.Client, error) {
 	headers := make(http.Header)
 	for _, h := range c.GraphQL.UpstreamHeaders {
@@ -79,12 +79,12 @@ func OpenUpstream(c *config.Config, version string, registry *prometheus.Registr
 	return upstreamClient(c, version, headers, registry)
 }
 
-// FollowerOptions are those of a follower of graphql.upstream.
+// FollowerOptions returns the options of a follower of graphql.upstream.
 func FollowerOptions(c *config.Config, idx index.Index, from follower.Upstream, log *slog.Logger) follower.Options {
 	g := c.GraphQL
 	rate := g.UpstreamRate
 	if rate == appliance.Unlimited {
-		rate = appliance.Rate{} // which the follower has no bound for
+		rate = appliance.Rate{} // the follower has no bound then
 	}
 	return follower.Options{
 		Index: idx, Upstream: from, Address: c.UpstreamShown(), Log: log,
@@ -92,7 +92,7 @@ func FollowerOptions(c *config.Config, idx index.Index, from follower.Upstream, 
 	}
 }
 
-// OpenUpstream leaves r.upstream nil where there is none, and r.follower where nothing is followed.
+// openUpstream leaves r.upstream nil if there is none, and r.follower nil if nothing is followed.
 func (r *running) openUpstream() (err error) {
 	if !r.config.AsksUpstream() {
 		return nil
@@ -106,11 +106,11 @@ func (r *running) openUpstream() (err error) {
 	return nil
 }
 
-// followAgain is how long after a follower that failed another try is made.
+// followAgain is the delay before a failed follower is started again.
 const followAgain = time.Minute
 
-// follow keeps the replica in step until ctx ends or the function that it returns is called, which waits for the end. A
-// follower that cannot go on takes nothing down with it: attestations do not need it, and reads go on with what there is.
+// follow keeps the replica in step until ctx ends or stop is called. stop waits for the end. A failed follower stops nothing
+// else: attestations do not need it, and reads continue from the existing replica.
 func (r *running) follow(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
@@ -142,7 +142,7 @@ func (r *running) keepFollowing(ctx context.Context) {
 	}
 }
 
-// followOnce is Follower.Run. A defect in it must not take the process down, which also signs.
+// followOnce calls Follower.Run and recovers from a panic, because the process also signs.
 func (r *running) followOnce(ctx context.Context) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -152,7 +152,7 @@ func (r *running) followOnce(ctx context.Context) (err error) {
 	return r.follower.Run(ctx)
 }
 
-// replicaReady is nil where no lag is too much. See api.Options.ReplicaReady.
+// replicaReady returns api.Options.ReplicaReady, which is nil if no lag is too large.
 func (r *running) replicaReady() func() error {
 	most := r.config.GraphQL.MaxLag
 	if most == 0 {

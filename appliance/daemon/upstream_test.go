@@ -49,7 +49,7 @@ func (brokenIndex) View(context.Context, func(index.Snapshot) error) error {
 	panic("the roof is on fire")
 }
 
-// lines are what is logged, a line each.
+// lines receives each line of a log.
 type lines chan string
 
 func (l lines) Write(line []byte) (int, error) {

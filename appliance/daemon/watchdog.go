@@ -8,9 +8,8 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// watchdog tells the service manager that the daemon makes progress, twice in the interval that it asks for
-// (WatchdogSec=), until ctx ends. A daemon that does not is killed and started again: with SIGABRT, at which the Go
-// runtime prints where each goroutine stands.
+// watchdog notifies the service manager twice per interval (WatchdogSec=) while the daemon makes progress, until ctx ends. A daemon
+// without progress is killed with SIGABRT, at which the Go runtime prints all goroutines, and is started again.
 func (r *running) watchdog(ctx context.Context) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -28,7 +27,7 @@ func (r *running) watchdog(ctx context.Context) {
 	})
 }
 
-// watch asks for progress at every step and reports what came out, nil or why there was none within the step.
+// watch calls progress at every step and reports the result: nil, or the reason why there was no progress within the step.
 func watch(ctx context.Context, step time.Duration, progress func(context.Context) error, report func(error)) {
 	tick := time.NewTicker(step)
 	defer tick.Stop()
@@ -48,9 +47,8 @@ func watch(ctx context.Context, step time.Duration, progress func(context.Contex
 	}
 }
 
-// progress returns nil when the parts through which every attestation goes, from the listener on, have answered, be it that they
-// cannot do their work: an HSM that is away and a disk that is full are for the operator, and no restart brings them back. What
-// does not answer at all, a restart may cure.
+// progress returns nil once the listener, the HSM signer and the journal have answered, even if with an error. An HSM that is away
+// and a full disk need the operator, and a restart would not help. A part that does not answer at all may recover with a restart.
 func (r *running) progress(ctx context.Context) error {
 	if err := r.public.Responds(ctx); err != nil {
 		return err
@@ -58,15 +56,15 @@ func (r *running) progress(ctx context.Context) error {
 	return progressOf(ctx, r.signer, r.store)
 }
 
-// progressOf asks both at the same time: an HSM that takes all of the time must not take the journal's.
+// progressOf asks both concurrently, so that a slow HSM does not use up the journal's time.
 func progressOf(ctx context.Context, signer interface{ Ready(context.Context) error }, store interface{ Responds(context.Context) error }) error {
 	hsm := make(chan error, 1)
 	go func() { hsm <- answers(ctx, func() { _ = signer.Ready(ctx) }) }()
 	return errors.Join(store.Responds(ctx), <-hsm)
 }
 
-// answers returns an error when f does not return in time. It gives f a little longer than ctx: to return because ctx
-// ended is an answer too.
+// answers returns an error if f does not return in time. f gets slightly longer than ctx, because returning at the end of ctx is
+// an answer, too.
 func answers(ctx context.Context, f func()) error {
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()

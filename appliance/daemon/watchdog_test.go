@@ -14,7 +14,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// Whatever holds the way of an attestation up must not be reported as life; what merely fails must.
+// A part that hangs in the path of an attestation must not count as progress. A part that only fails must.
 func TestTheWatchdogIsFedByProgressOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestTheWatchdogIsFedByProgressOnly(t *testing.T) {
 	})
 }
 
-// held is a listener that holds up whoever accepts its one connection.
+// held is a listener whose one connection blocks in Accept.
 type held struct {
 	net.Listener
 	enter            func()
@@ -105,7 +105,7 @@ func TestTheWatchdogAsksTheListener(t *testing.T) {
 	}
 }
 
-// part answers at once, or not before ctx has ended.
+// part answers at once or, if it hangs, after the end of ctx.
 type part struct{ hangs bool }
 
 func (p part) answer(ctx context.Context) error {
@@ -118,7 +118,7 @@ func (p part) answer(ctx context.Context) error {
 func (p part) Ready(ctx context.Context) error    { return p.answer(ctx) }
 func (p part) Responds(ctx context.Context) error { return p.answer(ctx) }
 
-// An HSM that hangs is no reason to be killed: it has a process of its own, and reads and the journal are well.
+// A hanging HSM must not cause a restart: its library has a separate process, and reads and the journal work.
 func TestAHangingHSMDoesNotTakeTheJournalsTime(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -17,13 +17,13 @@ import (
 	"github.com/attestd/attestd/appliance/witness"
 )
 
-// ReadWitnessPolicy reads a policy file.
+// ReadWitnessPolicy reads a policy file (C2SP tlog-policy).
 func ReadWitnessPolicy(path string) (*witness.Policy, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // opened to read only
 	text, err := io.ReadAll(io.LimitReader(f, witness.MaxPolicy+1))
 	if err != nil {
 		return nil, err
@@ -35,7 +35,8 @@ func ReadWitnessPolicy(path string) (*witness.Policy, error) {
 	return policy, nil
 }
 
-// readWitnesses reads the policy of journal.witnesses, nil where there is none. Its witnesses can be asked, and are a quorum.
+// readWitnesses reads the policy of journal.witnesses, nil if there is none. It returns an error if the witnesses that have a URL
+// are no quorum.
 func readWitnesses(c *config.Config) (*witness.Policy, error) {
 	path := c.Journal.Witnesses
 	if path == "" {
@@ -51,14 +52,15 @@ func readWitnesses(c *config.Config) (*witness.Policy, error) {
 	return policy, nil
 }
 
-// WitnessOptions are what witnesses can do without.
+// WitnessOptions are the optional parts of OpenWitnesses.
 type WitnessOptions struct {
 	Version string
 	Logger  *slog.Logger
 	Record  func(appliance.Event)
 }
 
-// OpenWitnesses returns what gathers the cosignatures of a store's checkpoints, once it runs; and what was gathered before.
+// OpenWitnesses returns a Gatherer of cosignatures for the store's checkpoints. It is not running yet, and has the cosignatures
+// that were gathered before.
 func OpenWitnesses(c *config.Config, store *Store, o WitnessOptions) (*witness.Gatherer, error) {
 	policy, err := readWitnesses(c)
 	if err != nil {
@@ -75,7 +77,7 @@ func OpenWitnesses(c *config.Config, store *Store, o WitnessOptions) (*witness.G
 	return g, nil
 }
 
-// gatherCosignatures begins to, and returns what ends that. Attesting never waits for it.
+// gatherCosignatures starts the Gatherer. stop ends it. Attesting never waits for it.
 func (r *running) gatherCosignatures(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
@@ -86,7 +88,7 @@ func (r *running) gatherCosignatures(ctx context.Context) (stop func()) {
 	}
 }
 
-// witnessMetrics reads how far the witnesses are when Prometheus asks. Without a policy there are none.
+// witnessMetrics collects the witnesses' metrics at each scrape. Without a policy it collects none.
 type witnessMetrics struct {
 	status                                                       func() witness.Status
 	newest, records, timestamp, witnessed, failing, contradicted *prometheus.Desc

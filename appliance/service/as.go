@@ -7,9 +7,9 @@ import (
 	"syscall"
 )
 
-// Do runs do as the user where root runs this program: what the user has planted in a folder of its own, such as a link to a file
-// of root's, then leads no further than the user may go. Files that are made are the user's. The whole process changes meanwhile
-// (seteuid(2)), so that this is for commands, and for a daemon that has not begun to serve.
+// Do calls do as the user if the process is root. A link that the user has planted in its folder, for example to a file of root's,
+// then gives no more access than the user has. New files belong to the user. The change concerns the whole process (seteuid(2)), so
+// Do is for commands, and for a daemon before it serves.
 func (i User) Do(do func() error) (err error) {
 	before := uint32(os.Geteuid())
 	if os.Getuid() != 0 || before == i.UID {
@@ -35,7 +35,7 @@ func (i User) Do(do func() error) (err error) {
 	return do()
 }
 
-// become changes whom the kernel asks. Only root may, so it is root first.
+// become changes the effective user and groups. It becomes root first, because only root may do that.
 func become(user, group int, groups []int) error {
 	err := syscall.Seteuid(0)
 	if err == nil {
@@ -47,7 +47,7 @@ func become(user, group int, groups []int) error {
 	return nil
 }
 
-// In is as whom root works in a folder: the user itself in its own folders, else root.
+// In returns the user as which root works in a folder: i in the user's own folders, otherwise root.
 func (i User) In(folder string) User {
 	stat, err := os.Stat(folder)
 	if err == nil && stat.Sys().(*syscall.Stat_t).Uid == i.UID {

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// WithCredential calls do with a folder that holds the decrypted credential, and then removes the folder. An error of that
-// is never hidden by the exit status of a child, which has printed its own.
+// WithCredential calls do with a folder that holds the decrypted credential, and then removes the folder. It returns the error of the
+// removal instead of a child's exit status, because the child has printed its own error.
 func WithCredential(ctx context.Context, name string, service User, do func(folder string) error) (err error) {
 	folder, err := DecryptCredential(ctx, name, service)
 	if err != nil {
@@ -30,8 +30,8 @@ func WithCredential(ctx context.Context, name string, service User, do func(fold
 	return do(folder)
 }
 
-// DecryptCredential makes a folder like the one that systemd gives to the service. Only the service's user can read it,
-// and the caller removes it.
+// DecryptCredential creates a folder like the one that systemd gives to the service. Only the service's user can read it. The caller
+// removes it.
 func DecryptCredential(ctx context.Context, name string, service User) (folder string, err error) {
 	pin, err := DecryptedCredential(ctx, name)
 	if err != nil {
@@ -74,12 +74,12 @@ func SystemdCreds(ctx context.Context, stdin []byte, args ...string) ([]byte, er
 	return out, nil
 }
 
-// ChildStatus is the exit status of a child of this program, passed on: the child has told why.
+// ChildStatus is the exit status of a child process, which has printed its error.
 type ChildStatus int
 
 func (s ChildStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// PassOn turns a child's exit status into this program's.
+// PassOn turns a child's exit status into ChildStatus.
 func PassOn(err error) error {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 {
 		return ChildStatus(exit.ExitCode())

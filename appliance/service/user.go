@@ -1,4 +1,4 @@
-// Package service is what systemd gives the daemon: the user as whom it runs, and the PIN as a credential (systemd-creds(1)).
+// Package service has the user of the daemon, and the PIN as a credential of systemd (systemd-creds(1)).
 package service
 
 import (
@@ -13,31 +13,31 @@ import (
 	"syscall"
 )
 
-// Where the PIN is kept as a credential, encrypted to this machine (systemd-creds(1)).
+// The PIN as a credential, encrypted to this machine (systemd-creds(1)).
 const (
 	encryptedCredentials = "/etc/credstore.encrypted"
-	credentialPrefix     = "attestd." // attestd.pin is the credential pin
+	credentialPrefix     = "attestd." // the file attestd.pin has the credential pin
 )
 
-// CredentialPath is where the unit looks for a credential.
+// CredentialPath returns the path of an encrypted credential of the unit.
 func CredentialPath(name string) string {
 	return filepath.Join(encryptedCredentials, credentialPrefix+name)
 }
 
-// User is a user, as the kernel knows it.
+// User is a user with the numbers that the kernel uses.
 type User struct {
 	Name   string
 	UID    uint32
 	GID    uint32
-	Groups []uint32 // GID and the supplementary ones
+	Groups []uint32 // GID and the supplementary groups
 }
 
-// IsRoot reports whether the user may do everything.
+// IsRoot reports whether the user is root.
 func (i User) IsRoot() bool { return i.UID == 0 }
 
 func (i User) in(gid uint32) bool { return slices.Contains(i.Groups, gid) }
 
-// UserOf is as whom the daemon runs: the owner of data_dir, else whoever asks.
+// UserOf returns the daemon's user: the owner of data_dir or, if that does not exist, the current user.
 func UserOf(dataDir string) (User, error) {
 	uid := os.Geteuid()
 	stat, err := os.Stat(dataDir)
@@ -50,11 +50,11 @@ func UserOf(dataDir string) (User, error) {
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
 		return FromOS(u)
 	}
-	gid := uint32(os.Getegid()) // a container may know a user by number only
+	gid := uint32(os.Getegid()) // in a container, a user may have no name
 	return User{Name: strconv.Itoa(uid), UID: uint32(uid), GID: gid, Groups: []uint32{gid}}, nil
 }
 
-// FromOS is the user with all groups.
+// FromOS returns the user with all groups.
 func FromOS(u *user.User) (id User, err error) {
 	number := func(s string) uint32 {
 		n, parseErr := strconv.ParseUint(s, 10, 32)
@@ -75,7 +75,7 @@ func FromOS(u *user.User) (id User, err error) {
 	return id, err
 }
 
-// Reads reports whether the user may read a file, as its mode has it.
+// Reads reports whether the user may read a file, according to its mode.
 func (i User) Reads(owner *syscall.Stat_t, mode fs.FileMode) bool {
 	switch {
 	case i.IsRoot():
