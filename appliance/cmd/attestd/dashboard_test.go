@@ -22,9 +22,10 @@ const (
 	rulesFile     = "../../../packaging/prometheus/attestd.rules.yml"
 )
 
-// The dashboard and the alerts only query metrics and labels that a daemon with all features exports.
+// The dashboard and the alerts only query metrics and labels that a daemon with all features exports. Some are exported by the member of
+// a cluster only.
 func TestTheDashboardAndTheAlertsAskForWhatThereIs(t *testing.T) {
-	d := newDaemonFolder(t)
+	d, member := newDaemonFolder(t), newMembers(t, 1)[0]
 	node := chaintest.New(t)
 	t.Parallel() // from here: this process makes the tokens
 	policy, listen := filepath.Join(d.dir, "policy"), freeAddress(t)
@@ -43,6 +44,19 @@ func TestTheDashboardAndTheAlertsAskForWhatThereIs(t *testing.T) {
 	await(t, "the sink's lag is known", func() (bool, string) { // once the journal was read
 		there = scrape(t, "http://"+listen+"/metrics")
 		return there["attestd_sink_lag_records"] != nil, "it is not"
+	})
+	listen = freeAddress(t)
+	member.configure("ATTESTD_METRICS_LISTEN=" + listen)
+	member.start(t)
+	defer func() { member.kill(t) }()
+	await(t, "the members are compared", func() (bool, string) { // once the database answers
+		shared := scrape(t, "http://"+listen+"/metrics")
+		for name, labels := range shared {
+			if there[name] == nil {
+				there[name] = labels
+			}
+		}
+		return shared["attestd_cluster_members_differ"] != nil, "they are not"
 	})
 	for title, expr := range queries(t) {
 		var labels []string
