@@ -143,12 +143,13 @@ func (j journald) serves(t *testing.T) {
 	}
 }
 
-// logs waits until the journal has a request that begins now.
+// logs waits until the journal has a request that begins now. It repeats the request, because journald suppresses the lines of a flood
+// for up to 30 seconds.
 func (j journald) logs(t *testing.T) {
 	t.Helper()
 	id := fmt.Sprintf("mark-%d", time.Now().UnixNano())
-	j.run(t, "curl -sS --output /dev/null -H 'X-Request-Id: "+id+"' "+attestorURL)
 	j.await(t, "a line of the log", func() bool {
+		j.run(t, "curl -sS --output /dev/null -H 'X-Request-Id: "+id+"' "+attestorURL)
 		_, err := j.try(t, "journalctl --no-pager -u attestd -o cat | grep -q "+id)
 		return err == nil
 	})
