@@ -54,6 +54,7 @@ type Attestor struct {
 	seats   atomic.Pointer[seats] // nil until SetAttestorKeys or the first use of Signer
 	repeats repeats
 	signing atomic.Int64
+	begun   atomic.Int64 // Unix nanoseconds of Now at the start of the newest attestation
 	policy  atomic.Pointer[Policy]
 }
 
@@ -149,6 +150,7 @@ func (a *Attestor) stopped() error {
 }
 
 func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
+	a.begun.Store(a.Now().UnixNano())
 	signer, err := a.seatOf(call.Key)
 	if err != nil {
 		return Entry{}, false, err
@@ -235,6 +237,11 @@ func (a *Attestor) Saturated() bool { return a.now().standard.turns.saturated(a.
 // Signing returns how many calls are queued for or inside the HSM. Their records will soon reach the journal, which may
 // wait for some of them so that they share its next write.
 func (a *Attestor) Signing() int { return int(a.signing.Load()) }
+
+// Active reports whether attestations are being signed, or one began within the last ten seconds.
+func (a *Attestor) Active() bool {
+	return a.Signing() > 0 || a.Now().UnixNano()-a.begun.Load() < int64(10*time.Second)
+}
 
 // ReadBack returns the entry of an attestation that was issued to this API key, with its proof. An attestation of
 // another API key returns CodeNotFound, as if it did not exist. If no checkpoint may be published (the journal is lost,

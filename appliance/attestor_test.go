@@ -37,6 +37,26 @@ func openSigner(t *testing.T) *hsm.Signer {
 	return signer
 }
 
+func TestAnAttestorIsActiveForTenSecondsAfterAnAttestation(t *testing.T) {
+	t.Parallel()
+	a := newAttestor(t)
+	var after time.Duration
+	a.Now = func() time.Time { return time.Now().Add(after) }
+	if a.Active() {
+		t.Error("active before the first attestation")
+	}
+	key, _ := newKey(t, a.Keys, appliance.KeyRequest{})
+	if _, _, err := a.Attest(t.Context(), appliance.Call{Key: key, Request: request}); err != nil {
+		t.Fatal(err)
+	}
+	if after = -time.Hour; !a.Active() {
+		t.Error("not active after an attestation")
+	}
+	if after = 10 * time.Second; a.Active() {
+		t.Error("active ten seconds after an attestation")
+	}
+}
+
 func TestAnAttestationIsSignedByTheTokenRecordedAndAcceptedOnChain(t *testing.T) {
 	t.Parallel()
 	a := newAttestor(t)

@@ -34,15 +34,26 @@ const (
 	maxIncoming = 16 << 20
 )
 
-// defaultExecutions leaves one processor to signing, if the machine has more than one.
-func defaultExecutions() int { return max(1, runtime.GOMAXPROCS(0)-1) }
-
 // turns is a semaphore with a bounded queue and a short maximum wait.
 type turns struct {
 	free    *semaphore.Weighted
 	line    line
 	waiting atomic.Int64
-	refused func() // counts refusals
+	refused func()      // counts refusals
+	reserve func() bool // reports whether one slot must stay free; nil means never
+}
+
+// newExecutions returns the slots for parsing and execution. If atOnce is zero, there is one slot for each processor,
+// and one of them stays free while attestations are being signed.
+func newExecutions(atOnce int, line line, attesting func() bool, refused func()) *turns {
+	if processors := runtime.GOMAXPROCS(0); atOnce == 0 && processors > 1 && attesting != nil {
+		t := newTurns(processors, line, refused)
+		t.reserve = attesting
+		return t
+	} else if atOnce == 0 {
+		atOnce = max(1, processors-1)
+	}
+	return newTurns(atOnce, line, refused)
 }
 
 func newTurns(atOnce int, line line, refused func()) *turns {
@@ -61,7 +72,13 @@ func (t *turns) take(ctx context.Context) *document.Error {
 
 // wait is take for optional work: it does not count refusals.
 func (t *turns) wait(ctx context.Context) *document.Error {
-	if t.free.TryAcquire(1) {
+	// Acquiring a second slot and releasing it at once ensures that one is free.
+	n := int64(1)
+	if t.reserve != nil && t.reserve() {
+		n = 2
+	}
+	if t.free.TryAcquire(n) {
+		t.free.Release(n - 1)
 		return nil
 	}
 	defer t.waiting.Add(-1)
@@ -70,8 +87,9 @@ func (t *turns) wait(ctx context.Context) *document.Error {
 	}
 	within, cancel := context.WithTimeout(ctx, t.line.wait)
 	defer cancel()
-	switch err := t.free.Acquire(within, 1); {
+	switch err := t.free.Acquire(within, n); {
 	case err == nil:
+		t.free.Release(n - 1)
 		return nil
 	case ctx.Err() != nil:
 		return givenUp()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -66,7 +67,8 @@ func TestExecutionsAtOnceAreBounded(t *testing.T) {
 	for i := range 7 {
 		wg.Go(func() {
 			// Each request has another document, because parsing also takes a slot. Cached queries are included.
-			got := s.post(t, fmt.Sprintf("query Q%d %s { v2_stats_count { name } }", i, []string{"", "@cached"}[i%2]), "")
+			got := s.post(t, fmt.Sprintf("query Q%d %s { v2_stats_count { name } }", i, []string{"", "@cached"}[i%2]),
+				"")
 			if got.status == http.StatusOK {
 				answered.Add(1)
 			}
@@ -75,7 +77,8 @@ func TestExecutionsAtOnceAreBounded(t *testing.T) {
 	}
 	for _, query := range []string{"{ v2_stats_count { name } }", "query @cached { v2_stats_count { value } }"} {
 		got := s.post(t, query, "")
-		if got.status != http.StatusServiceUnavailable || got.code(t) != "overloaded" || got.header.Get("Retry-After") != "1" {
+		if got.status != http.StatusServiceUnavailable || got.code(t) != "overloaded" ||
+			got.header.Get("Retry-After") != "1" {
 			t.Errorf("with a full line: %d %v %s", got.status, got.header, got.body)
 		}
 	}
@@ -86,13 +89,36 @@ func TestExecutionsAtOnceAreBounded(t *testing.T) {
 	}
 }
 
+func TestReadsUseEveryProcessorWhileNothingIsSigned(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(3))
+	for _, c := range []struct {
+		attesting bool
+		want      int64
+	}{{false, 3}, {true, 2}} {
+		index := &busyIndex{Index: openReplica(t), gate: make(chan struct{})}
+		o := graphql.Options{Index: index, Attesting: func() bool { return c.attesting }}
+		s := newServer(t, graphql.WithLine(o, 5, time.Minute))
+		var wg sync.WaitGroup
+		for i := range 5 {
+			wg.Go(func() { s.post(t, fmt.Sprintf("query Q%d { v2_stats_count { name } }", i), "") })
+			until(t, "they wait", func() bool { return index.busy.Load()+s.e.Waiting() == int64(i+1) })
+		}
+		close(index.gate)
+		wg.Wait()
+		if index.most.Load() != c.want {
+			t.Errorf("attesting %v: %d at once, want %d", c.attesting, index.most.Load(), c.want)
+		}
+	}
+}
+
 func TestWaitingForATurnHasAnEnd(t *testing.T) {
 	index := &busyIndex{Index: openReplica(t), gate: make(chan struct{})}
 	s := newServer(t, graphql.WithLine(graphql.Options{Index: index, Executions: 1}, 5, 20*time.Millisecond))
 	var wg sync.WaitGroup
 	wg.Go(func() { s.post(t, "{ v2_stats_count { name } }", "") })
 	until(t, "one is executed", func() bool { return index.busy.Load() == 1 })
-	if got := s.post(t, "{ v2_stats_count { value } }", ""); got.status != http.StatusServiceUnavailable || got.code(t) != "overloaded" {
+	if got := s.post(t, "{ v2_stats_count { value } }", ""); got.status != http.StatusServiceUnavailable ||
+		got.code(t) != "overloaded" {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 	close(index.gate)
@@ -141,7 +167,9 @@ func (s *server) slow(t *testing.T, query string) (status int, conn net.Conn) {
 		t.Fatal(err)
 	}
 	body := postBody(query, "")
-	if _, err := fmt.Fprintf(conn, "POST /v1/graphql HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+	if _, err := fmt.Fprintf(conn,
+		"POST /v1/graphql HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		len(body), body); err != nil {
 		t.Fatal(err)
 	}
 	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
@@ -167,8 +195,9 @@ func largeIndex(t *testing.T) index.Index {
 	var batch index.Batch
 	for i := range 100 {
 		row, err := index.NewRow(index.Packet{
-			PacketHash: fmt.Sprintf("0x%064x", i), SortOrder: fmt.Sprintf("%08d", i), SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1",
-			Data: new("0x" + strings.Repeat("ab", 10_000)),
+			PacketHash: fmt.Sprintf("0x%064x", i), SortOrder: fmt.Sprintf("%08d", i), SourceUniversalChainID: "a.1",
+			DestUniversalChainID: "b.1",
+			Data:                 new("0x" + strings.Repeat("ab", 10_000)),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -203,7 +232,8 @@ func TestBytesOfAnswersAreBounded(t *testing.T) {
 		t.Fatal("none was answered")
 	}
 	got := s.post(t, largeQuery, "")
-	if got.status != http.StatusServiceUnavailable || got.code(t) != "overloaded" || got.header.Get("Retry-After") != "1" {
+	if got.status != http.StatusServiceUnavailable || got.code(t) != "overloaded" ||
+		got.header.Get("Retry-After") != "1" {
 		t.Errorf("one more: %d %v %.200s", got.status, got.header, got.body)
 	}
 	s.post(t, "{ v2_packets { sort_order } }", "").data(t) // small answers always fit
@@ -264,13 +294,16 @@ func TestBodiesThatAreReadAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		conns = append(conns, conn)
-		fmt.Fprintf(conn, "POST /v1/graphql HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", 200<<10, strings.Repeat(" ", 70<<10))
+		fmt.Fprintf(conn,
+			"POST /v1/graphql HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			200<<10, strings.Repeat(" ", 70<<10))
 	}
 	until(t, "the room is full", func() bool { return s.e.IncomingBytes() > 15<<20 })
 	if got := s.post(t, "{ v2_stats_count { name } }", ""); got.status != http.StatusOK {
 		t.Errorf("a small one: %d %s", got.status, got.body)
 	}
-	resp, err := s.client.Post(s.url+"/v1/graphql", "application/json", io.LimitReader(strings.NewReader(postBody("{ v2_stats_count { name } }", "")+strings.Repeat(" ", 200<<10)), 200<<10))
+	resp, err := s.client.Post(s.url+"/v1/graphql", "application/json", io.LimitReader(
+		strings.NewReader(postBody("{ v2_stats_count { name } }", "")+strings.Repeat(" ", 200<<10)), 200<<10))
 	if got := read(t, resp, err); got.status != http.StatusServiceUnavailable || got.code(t) != "overloaded" {
 		t.Errorf("one more: %d %s", got.status, got.body)
 	}
@@ -282,7 +315,9 @@ func TestBodiesThatAreReadAreBounded(t *testing.T) {
 
 func TestACostlyRequestIsChargedAsSeveral(t *testing.T) {
 	var charged atomic.Int64 // in hundredths
-	s := newServer(t, graphql.WithCharge(graphql.Options{Index: largeIndex(t)}, func(n float64) { charged.Add(int64(n * 100)) }))
+	s := newServer(t, graphql.WithCharge(graphql.Options{Index: largeIndex(t)}, func(n float64) {
+		charged.Add(int64(n * 100))
+	}))
 	costOf := func(query string) float64 {
 		charged.Store(0)
 		s.post(t, query, "").data(t)

@@ -60,9 +60,11 @@ type Options struct {
 
 	Limits Limits
 
-	// Executions bounds concurrent parsing and execution. Zero means one less than the number of processors, but at
-	// least one.
+	// Executions bounds concurrent parsing and execution. Zero means the number of processors, or one less, but at
+	// least one, while Attesting returns true.
 	Executions int
+	// Attesting reports whether attestations are being signed, or were a moment ago. Nil means always.
+	Attesting func() bool
 	// AnswerBytes bounds the answers that are being made or sent.
 	AnswerBytes int64
 	// Charge is called for a request that costs as much as n additional usual ones: before execution, and again once
@@ -148,9 +150,6 @@ func New(o Options) (*Endpoint, error) {
 	if e.charge == nil {
 		e.charge = func(*fiber.Ctx, float64) {}
 	}
-	if o.Executions == 0 {
-		o.Executions = defaultExecutions()
-	}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
@@ -195,7 +194,7 @@ func (e *Endpoint) bound(o Options) error {
 	tooMany := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "attestd_graphql_overloaded_total", Help: "Queries refused because reads were taking all that they may, by what: executions at once, forwards at once, bytes of answers, or of bodies.",
 	}, []string{"of"})
-	e.executions = newTurns(o.Executions, o.line, tooMany.WithLabelValues("executions").Inc)
+	e.executions = newExecutions(o.Executions, o.line, o.Attesting, tooMany.WithLabelValues("executions").Inc)
 	e.forwards = newTurns(maxForwarded, o.line, tooMany.WithLabelValues("forwards").Inc)
 	e.budget = newBudget(o.AnswerBytes, tooMany.WithLabelValues("answers").Inc)
 	e.bodies = newBudget(maxIncoming, tooMany.WithLabelValues("bodies").Inc)

@@ -271,7 +271,7 @@ func graphqlSettings() []Setting {
 		{"graphql.playground", true, "serve the playground at /graphiql"},
 		{"graphql.origins", []string{}, "origins of web pages that may read answers (CORS), such as https://app.example.com; an empty list means any"},
 		{"graphql.cache_size", "64MiB", "memory for answers of @cached"},
-		{"graphql.executions", 0, "number of queries executed at once; 0 reserves one processor for signing"},
+		{"graphql.executions", 0, "number of queries executed at once; 0 means one for each processor, less one while attestations are signed and 10 s after"},
 		{"graphql.answer_memory", "64MiB", "memory for answers that are being made or sent"},
 		{"graphql.max_query", "64KiB", "maximum size of a query text"},
 		{"graphql.max_variables", "64KiB", "maximum size of the JSON of variables"},

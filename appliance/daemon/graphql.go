@@ -28,6 +28,7 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 			MaxCost: c.MaxCost, Timeout: c.Timeout,
 		},
 		Executions:      c.Executions,
+		Attesting:       r.attestor.Active,
 		AnswerBytes:     int64(c.AnswerMemory),
 		Charge:          api.Charge,
 		CacheBytes:      int64(c.CacheSize),
