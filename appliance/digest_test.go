@@ -171,7 +171,7 @@ func forRandomRequests(do func(appliance.Request)) {
 	}
 }
 
-func scheme(t *testing.T, name appliance.SchemeName, domain *appliance.EIP712Domain) appliance.Scheme {
+func scheme(t testing.TB, name appliance.SchemeName, domain *appliance.EIP712Domain) appliance.Scheme {
 	t.Helper()
 	s, err := appliance.NewScheme(name, domain)
 	if err != nil {

@@ -256,7 +256,7 @@ var installedFiles = []string{
 	"/usr/share/doc/attestd/operations.md",
 	"/usr/share/doc/attestd/replica.md",
 	"/usr/share/doc/attestd/decisions/README.md",
-	"/usr/share/doc/attestd/contracts/Attestors.sol",
+	"/usr/share/doc/attestd/contracts/AttestorQuorum.sol",
 	"/usr/share/doc/attestd/third-party-notices.gz",
 	"/usr/share/doc/attestd/examples/attestd.service-with-device.conf",
 }
