@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -165,6 +166,17 @@ func (d *doctor) run(v *visit) {
 	defer cancel()
 	var report struct{ Checks []finding }
 	found := findings{At: v.console.now()}
+	defer func() {
+		if cause := recover(); cause != nil { // this goroutine runs in the process that signs
+			fault := finding{Check: "doctor", State: "fail", Detail: fmt.Sprintf("doctor panicked: %v", cause), Remedy: "attestd doctor"}
+			found.Bad = append(found.Bad, fault)
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.found = found
+		close(d.running)
+		d.running = nil
+	}()
 	if err := v.Admin.Doctor(ctx, &report); err != nil {
 		found.Bad = []finding{{Check: "doctor", State: "fail", Detail: err.Error(), Remedy: "attestd doctor"}}
 	}
@@ -184,11 +196,6 @@ func (d *doctor) run(v *visit) {
 			found.Good = append(found.Good, f)
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.found = found
-	close(d.running)
-	d.running = nil
 }
 
 // examineAgain discards the findings, so that the next page starts a new run.

@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
+	"runtime"
+	"strings"
 	"time"
 
 	"github.com/attestd/attestd/api/client"
@@ -156,6 +159,11 @@ func Examine(ctx context.Context, of Subject) []Finding {
 	}
 	p.ask(ctx)
 	for _, c := range checks() {
+		if err := ctx.Err(); err != nil {
+			unchecked := fail("attestd doctor", "not checked, because the checks before it took too long: %s", err)
+			findings = append(findings, named(c.name, []Finding{unchecked})...)
+			continue
+		}
 		findings = append(findings, named(c.name, c.inTime(ctx, p))...)
 	}
 	return findings
@@ -164,22 +172,53 @@ func Examine(ctx context.Context, of Subject) []Finding {
 // checkTimeout bounds a check.
 const checkTimeout = 20 * time.Second
 
+// checkGrace is how long a check may take to return after its context has ended.
+const checkGrace = time.Second
+
 // inTime runs a check with its own copy of the subject. If the check does not return in time, inTime abandons its
-// goroutine and reports a failure.
+// goroutine and reports a failure. If the check panics, inTime reports that as a failure, too, because the daemon runs
+// doctor for the console in the process that signs.
 func (c checkup) inTime(ctx context.Context, p *subject) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	own := *p
+	own, began := *p, time.Now()
 	found := make(chan []Finding, 1)
-	go func() { found <- c.run(ctx, &own) }()
-	late := time.NewTimer(checkTimeout + time.Second) // gives the check a second to end with its context
+	go func() {
+		defer func() {
+			if cause := recover(); cause != nil {
+				found <- []Finding{fail("report this fault of attestd to its makers, with this line", "the check panicked: %v (%s)", cause, panickedAt())}
+			}
+		}()
+		found <- c.run(ctx, &own)
+	}()
+	select {
+	case findings := <-found:
+		return findings
+	case <-ctx.Done():
+	}
+	took := time.Since(began).Round(time.Second)
+	late := time.NewTimer(checkGrace)
 	defer late.Stop()
 	select {
 	case findings := <-found:
 		return findings
 	case <-late.C:
 		return []Finding{fail("look at the kernel's log (dmesg) and at the disk, the HSM or the network that it asks",
-			"it has not ended after %s: what it looks at hangs", checkTimeout)}
+			"it has not ended after %s: what it looks at hangs", took)}
+	}
+}
+
+// panickedAt returns the file and line of a panic. It is for deferred functions that have recovered from the panic.
+func panickedAt() string {
+	callers := make([]uintptr, 32)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers)])
+	for panicked := false; ; {
+		frame, more := frames.Next()
+		isRuntime := strings.HasPrefix(frame.Function, "runtime.")
+		if panicked && !isRuntime || !more {
+			return fmt.Sprintf("%s:%d", path.Base(frame.File), frame.Line)
+		}
+		panicked = panicked || frame.Function == "runtime.gopanic"
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 func TestACheckThatHangsIsAFailedCheck(t *testing.T) {
@@ -22,6 +23,30 @@ func TestACheckThatHangsIsAFailedCheck(t *testing.T) {
 		}
 		if found := c.inTime(t.Context(), &subject{}); len(found) != 1 || found[0].State != OK {
 			t.Errorf("%+v", found)
+		}
+	})
+}
+
+func TestACheckThatPanicsIsAFailedCheck(t *testing.T) {
+	t.Parallel()
+	c := checkup{"disk", func(_ context.Context, p *subject) []Finding { return []Finding{ok("%s", p.config.DataDir)} }}
+	found := c.inTime(t.Context(), new(subject)) // its config is nil
+	if len(found) != 1 || found[0].State != Fail || found[0].Remedy == "" ||
+		!strings.Contains(found[0].Detail, "nil pointer dereference (doctor_internal_test.go:") {
+		t.Errorf("%+v", found)
+	}
+}
+
+func TestAHangingCheckEndsSoonAfterDoctorIsCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		defer close(hang)
+		c := checkup{"disk", func(context.Context, *subject) []Finding { <-hang; return nil }}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		if found := c.inTime(ctx, new(subject)); len(found) != 1 || found[0].State != Fail || time.Since(began) != time.Second+checkGrace {
+			t.Errorf("%+v after %s", found, time.Since(began))
 		}
 	})
 }
