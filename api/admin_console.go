@@ -1,6 +1,10 @@
 package api
 
 import (
+	"context"
+	"sync"
+	"time"
+
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/api/wire"
@@ -37,10 +41,36 @@ func (a *Admin) settings(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, wire.Settings{Settings: a.opts.Settings()})
 }
 
-// doctor has no deadline of its own: it runs until all checks are done or the server stops.
+const (
+	doctorTimeout = 2 * time.Minute
+	doctorBeat    = time.Second
+)
+
+// doctor ends when its client disconnects, or after doctorTimeout. Only a write shows that a client has disconnected,
+// so the stream gets a line each second.
 func (a *Admin) doctor(c *fiber.Ctx) error {
 	if a.opts.Doctor == nil {
 		return appliance.Errorf(appliance.CodeNotFound, "this daemon does not run doctor")
 	}
-	return sendJSON(c, fiber.StatusOK, a.opts.Doctor(a.base))
+	return streamReport(a, c, func(ctx context.Context, progress func(done, total int64)) (any, error) {
+		ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+		defer cancel()
+		found := make(chan struct{})
+		var beats sync.WaitGroup
+		beats.Go(func() {
+			beat := time.NewTicker(doctorBeat)
+			defer beat.Stop()
+			for {
+				select {
+				case <-beat.C:
+					progress(0, -1)
+				case <-found:
+					return
+				}
+			}
+		})
+		defer beats.Wait() // the report must not be written at the same time as a line of progress
+		defer close(found)
+		return a.opts.Doctor(ctx), nil
+	})
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 
 	"github.com/attestd/attestd/api/wire"
@@ -28,7 +29,11 @@ func (a *Admin) Settings(ctx context.Context) ([]wire.Setting, error) {
 }
 
 // Doctor decodes the daemon's doctor.Report into findings, like encoding/json. The client does not import package
-// doctor.
+// doctor. The run ends when ctx ends.
 func (a *Admin) Doctor(ctx context.Context, findings any) error {
-	return a.do(ctx, call{method: http.MethodGet, path: "/doctor", into: findings})
+	found, err := report[json.RawMessage](ctx, a, call{method: http.MethodGet, path: "/doctor"}, nil)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(found, findings)
 }
