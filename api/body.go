@@ -10,6 +10,9 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
+// firstBuffer is the largest buffer that is allocated before the body's first byte is received.
+const firstBuffer = 64 << 10
+
 // readBody returns the whole body, of at most limit bytes.
 //
 // Errors: CodeBodyTooLarge, CodeRequestTimeout, CodeInvalidRequest if the body ends early.
@@ -23,7 +26,8 @@ func readBody(rctx *fasthttp.RequestCtx, x *exchange, limit int64) ([]byte, erro
 		x.read = true
 		return nil, nil
 	}
-	body := make([]byte, 0, max(length, 512)+1)
+	// The buffer grows with the received bytes: the announced length costs the client nothing.
+	body := make([]byte, 0, min(max(length, 512)+1, firstBuffer))
 	for {
 		n, err := stream.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
