@@ -149,10 +149,10 @@ func reaching(url config.DatabaseURL, s postgres.Server) (findings []Finding) {
 		findings = append(findings, warn("keep the clocks right, here and there: systemctl enable --now systemd-timesyncd (or chrony)",
 			"its clock is %s apart from this machine's", apart.Round(time.Millisecond)))
 	}
-	switch verified := strings.Contains(string(url), "sslmode=verify-ca") || strings.Contains(string(url), "sslmode=require"); {
+	switch {
 	case s.Remote && s.TLS == "":
 		findings = append(findings, fail("set sslmode=verify-full in store.url", "it is reached over the network without TLS"))
-	case s.Remote && verified:
+	case s.Remote && !postgres.VerifiesHost(string(url)):
 		findings = append(findings, warn("set sslmode=verify-full in store.url, and sslrootcert where its authority is not the system's", "%s, but whether the server is the one that is meant is not checked", s.TLS))
 	case s.Remote:
 		findings = append(findings, ok("reached by %s", s.TLS))

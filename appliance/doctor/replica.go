@@ -84,7 +84,9 @@ func (p *subject) setAside() []Finding {
 // replicaStatus asks the daemon, or reads the file. It does not create the file.
 func (p *subject) replicaStatus(ctx context.Context) (wire.ReplicaStatus, error) {
 	if p.running() {
-		return client.NewAdmin(p.config.Admin.Socket).ReplicaStatus(ctx)
+		admin := client.NewAdmin(p.config.Admin.Socket)
+		defer func() { _ = admin.Close() }()
+		return admin.ReplicaStatus(ctx)
 	}
 	path := daemon.ReplicaPath(p.config)
 	if !files.Exists(path) {

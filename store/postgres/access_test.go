@@ -51,6 +51,29 @@ func TestAURLIsRefusedThatWouldGoWithoutTLS(t *testing.T) {
 	}
 }
 
+func TestOnlyVerifyFullVerifiesTheHost(t *testing.T) {
+	for _, test := range []struct {
+		environment, query string
+		verifies           bool
+	}{
+		{"", "", true}, // verify-full by default
+		{"", "?sslmode=verify-full", true},
+		{"", "?sslmode=verify-ca", false},
+		{"", "?sslmode=require", false},
+		{"", "?sslmode=sometimes", false},
+		{"require", "", false},
+		{"verify-ca", "", false},
+		{"verify-full", "", true},
+		{"require", "?sslmode=verify-full", true},
+		{"verify-full", "?sslmode=require", false},
+	} {
+		t.Setenv("PGSSLMODE", test.environment)
+		if got := postgres.VerifiesHost("postgres://attestd@db1.example.com,db2.example.com/attestd" + test.query); got != test.verifies {
+			t.Errorf("PGSSLMODE=%s, %s: %v", test.environment, test.query, got)
+		}
+	}
+}
+
 func TestAPasswordIsInNoError(t *testing.T) {
 	d := postgrestest.NewDatabase(t)
 	key := newLogKey(t)

@@ -2,11 +2,13 @@ package postgres
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -116,6 +118,18 @@ func reason(err error) string {
 		return why
 	}
 	return "it cannot be understood"
+}
+
+// VerifiesHost reports whether each connection by this URL, with the environment (PGSSLMODE), verifies that the server's
+// certificate is for its host, as sslmode verify-full does. It is false for a URL that cannot be used.
+func VerifiesHost(raw string) bool {
+	config, err := parse(raw)
+	if err != nil {
+		return false
+	}
+	verifies := func(c *tls.Config) bool { return c != nil && !c.InsecureSkipVerify }
+	return verifies(config.TLSConfig) &&
+		!slices.ContainsFunc(config.Fallbacks, func(f *pgconn.FallbackConfig) bool { return !verifies(f.TLSConfig) })
 }
 
 // tlsChosen reports whether the URL or the environment sets sslmode.
