@@ -169,6 +169,49 @@ func TestImportResumes(t *testing.T) {
 	}
 }
 
+// An import that is interrupted after bad lines does not report them again.
+func TestImportResumesBehindBadLines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "set.ndjson")
+	// Blocks have 512 KiB, so a batch of the first blocks has bad lines only.
+	bad := strings.Repeat(strings.Repeat("x", 1000)+"\n", 2000)
+	if err := os.WriteFile(path, []byte(bad+`{"kind":"chain","universal_chain_id":"chain.1"}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := newReplica(t)
+	o := dataset.ImportOptions{BatchRows: 500, KeepGoing: true}
+	if _, err := dataset.ImportFile(t.Context(), dataset.Into(&failingIndex{Index: r, left: 1}), path, o); !errors.Is(err, errFull) {
+		t.Fatal(err)
+	}
+	imported, err := dataset.ImportFile(t.Context(), dataset.Into(r), path, o)
+	if err != nil || imported.Resumed < 500 || imported.Bad != 2000-imported.Resumed || imported.Inserted != 1 {
+		t.Errorf("%+v, %v", imported, err)
+	}
+}
+
+// remadeIndex is made anew after its first write: from then on, it refuses batches for the former one.
+type remadeIndex struct {
+	index.Index
+	writes int
+}
+
+func (i *remadeIndex) Write(ctx context.Context, b index.Batch) (index.Written, error) {
+	if i.writes++; i.writes > 1 && b.Index != "" {
+		return index.Written{}, errFull
+	}
+	return i.Index.Write(ctx, b)
+}
+
+func TestTheEndOfAnImportIsOnlyForTheSameIndex(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "set.ndjson")
+	if err := os.WriteFile(path, []byte(`{"kind":"chain","universal_chain_id":"chain.1"}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	into := dataset.Into(&remadeIndex{Index: newReplica(t)})
+	if imported, err := dataset.ImportFile(t.Context(), into, path, dataset.ImportOptions{}); !errors.Is(err, errFull) {
+		t.Errorf("%+v, %v", imported, err)
+	}
+}
+
 func TestImportOfAChangedFileStartsAnew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "set.ndjson")
 	chain := func(n int) string { return fmt.Sprintf(`{"kind":"chain","universal_chain_id":"chain.%d"}`+"\n", n) }

@@ -424,9 +424,10 @@ func (m *importer) write(ctx context.Context, batches <-chan *batch) error {
 	return nil
 }
 
-// flush writes the rows and the import's position.
+// flush writes the rows and the import's position. A batch of bad lines only has a position, too, so that an
+// interrupted import does not report the lines again.
 func (m *importer) flush(ctx context.Context, b *batch) error {
-	if len(b.rows) == 0 {
+	if len(b.rows) == 0 && (len(b.bad) == 0 || m.o.Name == "") {
 		return nil
 	}
 	write := index.Batch{Rows: b.rows, Index: m.index}
@@ -461,6 +462,6 @@ func (m *importer) finish(ctx context.Context) error {
 	if m.o.Name == "" {
 		return nil
 	}
-	_, err := m.to.Write(ctx, index.Batch{Positions: map[string]string{m.positionName(): ""}})
+	_, err := m.to.Write(ctx, index.Batch{Index: m.index, Positions: map[string]string{m.positionName(): ""}})
 	return err
 }
