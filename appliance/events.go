@@ -40,7 +40,7 @@ const (
 	// RefusalsPerMinute bounds the events that clients can cause.
 	RefusalsPerMinute = 10
 	// MaxQueuedEvents bounds the events that wait for the journal. Events of operators' actions may fill the queue to
-	// twice this length.
+	// twice this length, and the daemon's events about those actions to three times.
 	MaxQueuedEvents = 1024
 
 	eventTimeout   = 10 * time.Second // per attempt
@@ -112,7 +112,7 @@ func (e *Events) Record(event Event) {
 		return
 	}
 	e.mu.Lock()
-	if neverLeftOut(event.Kind) {
+	if neverLeftOut(event.Kind) && len(e.queue) < 3*MaxQueuedEvents {
 		e.queue = append(e.queue, q)
 	} else {
 		e.admit(q)
@@ -122,7 +122,7 @@ func (e *Events) Record(event Event) {
 }
 
 // neverLeftOut reports whether Record exempts a kind from its limit. It exempts the daemon's events that only an
-// operator causes.
+// operator causes. Keep refuses the operator's action before such events fill the rest of the queue.
 func neverLeftOut(kind EventKind) bool {
 	switch kind {
 	case EventStarted, EventStopped, EventPolicy, EventSignerAdded, EventSignerChanged, EventSignerRemoved:

@@ -255,6 +255,42 @@ func TestAnActionIsRefusedWhereTooManyEventsWait(t *testing.T) {
 	}
 }
 
+// A reload's event comes before the events of its changed keys. If too many events wait, the reload is refused; the
+// queue has room for the events of the last one that was not.
+func TestTheQueueHasRoomForTheEventsOfTheLastAction(t *testing.T) {
+	t.Parallel()
+	j := &eventJournal{stuck: make(chan struct{})}
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	e := appliance.NewEvents(appliance.EventsOptions{Journal: j, Now: func() time.Time { return now }})
+	reloads := 0
+	for ; reloads < 3*appliance.MaxQueuedEvents; reloads++ {
+		if e.Keep(numbered(appliance.EventConfigReloaded, reloads)) != nil {
+			break
+		}
+		e.Record(numbered(appliance.EventSignerAdded, 2*reloads))
+		e.Record(numbered(appliance.EventSignerRemoved, 2*reloads+1))
+	}
+	if err := e.Keep(numbered(appliance.EventConfigReloaded, reloads)); appliance.CodeOf(err) != appliance.CodeOverloaded {
+		t.Errorf("after %d reloads another is answered %v", reloads, err)
+	}
+	const more = 4 * appliance.MaxQueuedEvents
+	for i := range more {
+		e.Record(numbered(appliance.EventSignerChanged, i))
+	}
+	close(j.stuck)
+	closeEvents(t, e)
+	events := j.taken()
+	if n, last := len(events), events[len(events)-1]; n != 3*appliance.MaxQueuedEvents+1 || !strings.Contains(last, "leftOut:") {
+		t.Errorf("the journal has %d events, the last of them %s", n, last)
+	}
+	for i := range reloads {
+		want := fmt.Sprintf("config_reloaded [n:%d]; signer_added [n:%d]; signer_removed [n:%d]", i, 2*i, 2*i+1)
+		if got := strings.Join(events[3*i:3*i+3], "; "); got != want {
+			t.Fatalf("reload %d has %s", i, got)
+		}
+	}
+}
+
 func TestAnActionThatTheJournalDoesNotTakeIsRefused(t *testing.T) {
 	t.Parallel()
 	j := new(eventJournal)
