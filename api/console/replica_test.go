@@ -103,7 +103,7 @@ func TestTheReplicaIsShownAsItFollows(t *testing.T) {
 	var body string
 	for _, want := range []string{
 		`<progress max="100" value="100"`, "live", "packets", "transfers", "Lag in the past hour", proxy.URL(),
-		"v2_channel_type.sla", apart.Rows[0].Key, "base_amount", "Rows kept apart",
+		"v2_channel_type.sla", apart.Rows[0].Key, "base_amount", "Quarantined rows",
 	} {
 		followertest.Await(t, time.Minute, "the page holds "+want, func() bool {
 			var status int

@@ -83,7 +83,7 @@ func newReplicaMetrics(idx index.Index, f *follower.Follower) *replicaMetrics {
 	m := &replicaMetrics{
 		index: idx, follower: f,
 		rows:       describe("attestd_replica_rows", "Rows of the replica.", "kind"),
-		unverified: describe("attestd_replica_unverified", "Rows kept apart, because they contradict what can be checked of them."),
+		unverified: describe("attestd_replica_unverified", "Quarantined rows, which contradict what can be checked of them."),
 	}
 	if f == nil {
 		return m

@@ -47,7 +47,7 @@ func checkFollowing(ctx context.Context, p *subject) []Finding {
 	}
 	if status.Unverified > 0 {
 		findings = append(findings, warn("attestd replica verify lists them, and says what to do",
-			"%d of its records contradict what can be checked of them, and are kept apart", status.Unverified))
+			"%d of its records contradict what can be checked of them, and are quarantined", status.Unverified))
 	}
 	return findings
 }

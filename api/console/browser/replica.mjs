@@ -2,7 +2,7 @@
 import { assert, looks, signIn, step, url } from "./harness.mjs"
 
 export default async function replica() {
-  await step("the replica tells how far it is, what is missing, and what is kept apart", async () => {
+  await step("the replica tells how far it is, what is missing, and what is quarantined", async () => {
     const page = await signIn("viewer")
     await page.goto(`${url}/replica`)
     await page.getByText("live", { exact: true }).waitFor()
@@ -22,5 +22,5 @@ export default async function replica() {
     await page.context().close()
   })
 
-  await step("the replica's looks", () => looks("/replica", "replica", "viewer", page => page.getByRole("heading", { name: "Rows kept apart" }).waitFor()))
+  await step("the replica's looks", () => looks("/replica", "replica", "viewer", page => page.getByRole("heading", { name: "Quarantined rows" }).waitFor()))
 }

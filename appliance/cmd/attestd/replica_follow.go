@@ -211,7 +211,7 @@ func (a *app) printSynced(s follower.Status, took time.Duration) error {
 			fmt.Fprintf(w, "Null here, since the upstream's schema lacks them: %s.\n", text.OneLine(strings.Join(s.Missing, ", ")))
 		}
 		if s.Unverified > 0 {
-			fmt.Fprintf(w, "%d rows contradict what can be checked of them and are kept apart: attestd replica verify lists them.\n", s.Unverified)
+			fmt.Fprintf(w, "%d rows contradict what can be checked of them and are quarantined: attestd replica verify lists them.\n", s.Unverified)
 		}
 	})
 }
@@ -255,7 +255,7 @@ func newReplicaVerify(a *app) *cobra.Command {
 		Short: "Compare the replica with its upstream, and list what does not agree",
 		Long: `Compare the replica with graphql.upstream: all counts, chains, tokens, channels, clients and connections whole, and
 packets and transfers at random places. List what differs, and the rows that contradict what can be checked of them,
-which are kept apart. Exit status 1 when anything is wrong.
+which are quarantined. Exit status 1 when anything is wrong.
 
 Packets under way that the upstream has moved on a moment ago are counted as behind; that is not wrong.`,
 		Example: `  attestd replica verify
@@ -330,7 +330,7 @@ func verdict(r follower.Report) (lines []string) {
 		say("%d rows are not as the upstream has them. Rows that came meanwhile are no fault: run 'attestd replica sync', and verify again. If they stay, rebuild the replica: stop attestd, delete replica.db, start attestd.", r.Differing)
 	}
 	if r.Doubtful > 0 {
-		say("%d rows contradict what can be checked of them. The upstream is wrong, or lies: ask who runs it. They are kept apart until it corrects them, and served only with graphql.serve_unverified.", r.Doubtful)
+		say("%d rows contradict what can be checked of them. The upstream is wrong, or lies: ask who runs it. They are quarantined until it corrects them, and served only with graphql.serve_unverified.", r.Doubtful)
 	}
 	if !r.CountsAgree {
 		say("The upstream has another number of rows. The replica is behind, or the upstream has removed some: run 'attestd replica sync', and verify again.")

@@ -496,7 +496,7 @@ func (f *Follower) write(ctx context.Context, b index.Batch) error {
 	}
 	for _, u := range b.Unverified[:min(len(b.Unverified), f.warnings)] {
 		f.warnings--
-		f.o.Log.Warn("a row of the upstream does not verify, and is kept apart", "kind", u.Row.Type().Name, "key", u.Row.Key(), "reason", u.Reason)
+		f.o.Log.Warn("a row of the upstream does not verify, and is quarantined", "kind", u.Row.Type().Name, "key", u.Row.Key(), "reason", u.Reason)
 	}
 	return f.measure(ctx)
 }

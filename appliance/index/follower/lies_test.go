@@ -131,7 +131,7 @@ func TestALieIsKeptApart(t *testing.T) {
 			r.sync(f)
 			want := slices.Sorted(slices.Values(lie.apart(v)))
 			if got := apart(t, r.index); !slices.Equal(got, want) {
-				t.Errorf("kept apart are %q, want %q", got, want)
+				t.Errorf("quarantined are %q, want %q", got, want)
 			}
 			var missing []string
 			for _, id := range lie.missing(v) {
@@ -160,7 +160,7 @@ func TestALieIsKeptApart(t *testing.T) {
 			r.proxy.Lie(nil)
 			r.start()
 			r.awaitEqual()
-			followertest.Await(t, within, "nothing is kept apart", func() bool { return len(apart(t, r.index)) == 0 })
+			followertest.Await(t, within, "nothing is quarantined", func() bool { return len(apart(t, r.index)) == 0 })
 		})
 	}
 }
@@ -216,7 +216,7 @@ func apart(t *testing.T, idx index.Index) (all []string) {
 	view(t, idx, func(s index.Snapshot) error {
 		return s.Unverified(t.Context(), func(u index.Unverified) error {
 			if u.Reason == "" || u.Since.IsZero() {
-				t.Errorf("%s is kept apart since %s because %q", u.Row.Key(), u.Since, u.Reason)
+				t.Errorf("%s is quarantined since %s because %q", u.Row.Key(), u.Since, u.Reason)
 			}
 			all = append(all, u.Row.Type().Name+" "+u.Row.Key())
 			return nil

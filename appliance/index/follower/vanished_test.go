@@ -124,14 +124,14 @@ func TestAWokenFollowerIsNotInStepBeforeItHasLookedAtRowsKeptApart(t *testing.T)
 	}
 	inStepAfter(time.Now())
 	if got := apart(t, r.index); len(got) != 1 {
-		t.Fatalf("kept apart are %q", got)
+		t.Fatalf("quarantined are %q", got)
 	}
 	r.proxy.Lie(nil)
 	began := time.Now()
 	f.Wake()
 	inStepAfter(began)
 	if got := apart(t, r.index); len(got) != 0 {
-		t.Errorf("kept apart are %q still", got)
+		t.Errorf("quarantined are %q still", got)
 	}
 }
 
