@@ -41,7 +41,7 @@ SoftHSM, 'attestd setup --yes' leaves a working appliance. A second run changes 
 missing. Run it as root; files then belong to the service's user.`,
 		Example: `  attestd setup
   attestd setup --yes
-  attestd setup --yes --module /opt/cloudhsm/lib/libcloudhsm_pkcs11.so --token cavium --pin-file /root/pin
+  attestd setup --yes --module /opt/cloudhsm/lib/libcloudhsm_pkcs11.so --token hsm1 --pin-file /root/pin
   attestd setup --yes --pin-file /root/pin
   attestd setup --yes --listen 0.0.0.0:443 --tls-cert /etc/attestd/tls.crt --tls-key /etc/attestd/tls.key
   attestd setup --bundle member.bundle
