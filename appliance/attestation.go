@@ -59,13 +59,19 @@ type Record struct {
 
 // Verify checks the record on its own: the hash is the digest of its addresses under its scheme, and the signature
 // recovers to SignerAddress.
-func (r Record) Verify() error {
+func (r Record) Verify() error { return r.verify(nil) }
+
+// verify does the same as Verify. signer, unless it is nil, is of the key of SignerAddress.
+func (r Record) verify(signer *Verifier) error {
 	scheme, err := NewScheme(SchemeName(r.Scheme), r.Domain)
 	if err != nil {
 		return err
 	}
 	if want := scheme.Digest(r.Request); want != r.Hash {
 		return fmt.Errorf("the hash is %s, but %s of the two addresses is %s", r.Hash, r.Scheme, want)
+	}
+	if signer != nil && signer.Signed(r.Hash, r.Signature) {
+		return nil
 	}
 	return r.Attestation.Verify()
 }

@@ -87,9 +87,9 @@ const MaxDamages = 1000
 // OK reports whether no damage was found.
 func (r AuditReport) OK() bool { return len(r.Damages) == 0 }
 
-// Audit checks a journal leaf by leaf, in order, independent of the source of the leaves. It checks each record's form,
-// digest and signature, the order in time, and the tree of the leaf hashes. It keeps only the tree's right edge. It is
-// not safe for concurrent use.
+// Audit checks a journal block by block, in order, independent of the source of the leaves: Check verifies each record's
+// form, digest and signature on all processors, and Add the order in time and the tree of the leaf hashes. Audit keeps
+// only the tree's right edge. It is not safe for concurrent use.
 type Audit struct {
 	verifier note.Verifier
 	earlier  *tlog.Tree // nil without an earlier checkpoint, or if that is of an old log
@@ -100,6 +100,7 @@ type Audit struct {
 	old      []oldLog // logs that this one continues, newest first
 	signers  signers
 	keys     auditedKeys
+	tables   tables
 
 	completed []tlog.Hash // scratch for the result of Add
 }
@@ -127,44 +128,11 @@ func NewAudit(verifier note.Verifier, earlier []byte) (*Audit, error) {
 // journal's events name are allowed.
 func (a *Audit) Expect(opts VerifyOptions) { a.signers.opts = opts }
 
-// Leaf checks the next leaf.
-func (a *Audit) Leaf(leaf []byte) { a.Add(CheckLeaf(leaf)) }
-
 // oldLog is a log that an EventLogContinued continues. Its leaves follow that event.
 type oldLog struct {
 	tree     tlog.Tree // from the event
 	frontier Frontier  // of its leaves seen so far
 	earlier  tlog.Tree // from an earlier checkpoint of it, or zero
-}
-
-// CheckedLeaf is a leaf that was checked on its own. CheckLeaf is separate from Audit.Add because it takes nearly all
-// of an audit's time and can run for many leaves in parallel. Entry has no Index, and is zero if the leaf cannot be
-// decoded.
-type CheckedLeaf struct {
-	Hash tlog.Hash
-	Entry
-	part  string
-	fault error
-}
-
-// CheckLeaf decodes a leaf and verifies its record or event on its own.
-func CheckLeaf(leaf []byte) CheckedLeaf {
-	c := CheckedLeaf{Hash: tlog.RecordHash(leaf), part: "record"}
-	if c.Entry, c.fault = DecodeEntry(0, leaf); c.fault != nil {
-		return c
-	}
-	if c.Event != nil {
-		c.part, c.fault = "event", c.Event.Verify()
-		return c
-	}
-	c.part, c.fault = "signature", c.Record.Verify()
-	return c
-}
-
-// LostLeaf stands for an unreadable leaf, so that an audit can continue after it. hash is the leaf hash in the tree,
-// and why is reported as the damage.
-func LostLeaf(hash tlog.Hash, part string, why error) CheckedLeaf {
-	return CheckedLeaf{Hash: hash, part: part, fault: why}
 }
 
 // Add adds the next checked leaf. It returns the hashes of the subtrees that the leaf completes, from its own hash up
@@ -178,7 +146,9 @@ func (a *Audit) Add(c CheckedLeaf) []tlog.Hash {
 		a.report.Events++
 	}
 	if c.fault == nil {
-		a.signers.add(index, c.Entry)
+		if a.signers.add(index, c.Entry) == tableAfter {
+			a.tables.add(c.Record.Attestation)
+		}
 		a.keys.add(c.Event)
 		a.contradicted(index, c.Event)
 	}
@@ -241,7 +211,7 @@ func (a *Audit) continued(index int64, c CheckedLeaf) {
 		return
 	}
 	old, _ := c.Event.Continuation()
-	tree, _ := old.Tree() // a leaf with an error here was reported by CheckLeaf
+	tree, _ := old.Tree() // a leaf with an error here was reported by Check
 	a.old = append(a.old, oldLog{tree: tree, earlier: a.earlierOf(old, tree)})
 }
 

@@ -168,7 +168,7 @@ func TestAuditGoesOnAfterALostLeaf(t *testing.T) {
 	}
 	for i, leaf := range l.leaves {
 		if i == 7 {
-			audit.Add(appliance.LostLeaf(tlog.RecordHash(leaf), "record", errors.New("is lost")))
+			audit.Add(appliance.LostLeaf(tlog.RecordHash(leaf), errors.New("is lost")))
 			continue
 		}
 		audit.Leaf(leaf)

@@ -39,8 +39,9 @@ type signers struct {
 	more  int64 // records by signers beyond maxSigners
 }
 
-// add takes the next leaf, which must have passed CheckLeaf.
-func (s *signers) add(index int64, e Entry) {
+// add takes the next leaf, which must have passed Audit.Check. For a record, it returns the number of records of the same
+// signer so far.
+func (s *signers) add(index int64, e Entry) int64 {
 	if e.Event != nil {
 		for _, address := range e.Event.Signers() {
 			if s.named == nil {
@@ -49,13 +50,13 @@ func (s *signers) add(index int64, e Entry) {
 			s.named[address] = true
 			s.first = s.first || len(s.all) == 0
 		}
-		return
+		return 0
 	}
 	address := e.Record.SignerAddress
 	i := slices.IndexFunc(s.all, func(a AuditedSigner) bool { return a.Address == address })
 	if i < 0 && len(s.all) == maxSigners {
 		s.more++
-		return
+		return 0
 	}
 	if i < 0 {
 		i = len(s.all)
@@ -63,6 +64,7 @@ func (s *signers) add(index int64, e Entry) {
 	}
 	s.all[i].Last = index
 	s.all[i].Records++
+	return s.all[i].Records
 }
 
 // known returns why the i-th signer is allowed.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/google/uuid"
+	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/store/storetest"
@@ -105,7 +106,7 @@ func (test signersTest) run(t *testing.T) {
 	for _, word := range strings.Fields(test.leaves) {
 		leaf := test.leaf(t, word)
 		audit.Leaf(leaf)
-		tree.Add(nil, appliance.CheckLeaf(leaf).Hash)
+		tree.Add(nil, tlog.RecordHash(leaf))
 	}
 	signed, err := appliance.SignCheckpoint(tree.Tree(), key.Signer)
 	if err != nil {

@@ -24,18 +24,23 @@ type Verifier struct {
 // NewVerifier makes the tables for a public key (65 bytes, SEC 1 uncompressed).
 //
 // Errors: the key is not a point of the curve.
-func NewVerifier(publicKey []byte) (*Verifier, error) {
+func NewVerifier(publicKey []byte) (*Verifier, error) { return newVerifier(publicKey, nil) }
+
+// newVerifier takes the table of the generator from another Verifier, or makes it if it is nil.
+func newVerifier(publicKey []byte, generator *multiples) (*Verifier, error) {
 	if _, err := crypto.UnmarshalPubkey(publicKey); err != nil {
 		return nil, fmt.Errorf("public key: %w", err)
 	}
 	var point secp256k1.G1Affine
 	point.X.SetBytes(publicKey[1:33])
 	point.Y.SetBytes(publicKey[33:])
-	_, generator := secp256k1.Generators()
-	v := &Verifier{publicKey: bytes.Clone(publicKey)}
+	v := &Verifier{publicKey: bytes.Clone(publicKey), generator: generator}
 	var both sync.WaitGroup
-	both.Go(func() { v.generator = multiplesOf(generator) })
 	both.Go(func() { v.key = multiplesOf(point) })
+	if generator == nil {
+		_, g := secp256k1.Generators()
+		v.generator = multiplesOf(g)
+	}
 	both.Wait()
 	return v, nil
 }
@@ -61,6 +66,13 @@ func (v *Verifier) Signature(digest Digest, rs [64]byte) (Signature, error) {
 		sig.V = 28
 	}
 	return sig, nil
+}
+
+// Signed reports whether the key made this signature of the digest: v and the half of s count, too. It accepts exactly
+// the signatures for which Signature.Recover returns the key's address.
+func (v *Verifier) Signed(digest Digest, sig Signature) bool {
+	again, err := v.Signature(digest, [64]byte(sig.rsv()))
+	return err == nil && again == sig
 }
 
 // point returns R. ok is false if an addition meets two points with the same x coordinate or the result is the point at

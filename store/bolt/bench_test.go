@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 	"github.com/google/uuid"
@@ -90,4 +91,34 @@ func bytesWritten(b *testing.B) (n int64) {
 		b.Fatal(err)
 	}
 	return n
+}
+
+// BenchmarkVerify measures the audit of records of one signer. Per record, it reports the CPU time of the process. It
+// is meaningful from about 100,000 records on (-benchtime 100000x).
+func BenchmarkVerify(b *testing.B) {
+	s := mustOpen(b, filepath.Join(b.TempDir(), "attestd.db"), bolt.WithWAL(options(newLogKey(b)), 0)) // size as in production
+	const step = 1000
+	for first := 0; first < b.N; first += step {
+		var leaves [][]byte
+		for i := first; i < min(b.N, first+step); i++ {
+			r := storetest.Record(b, "aaaaaaaaaaaaaaaa")
+			r.Time = time.Date(2026, 1, 2, 3, 4, 5, i, time.UTC)
+			leaf, err := appliance.EncodeLeaf(r)
+			if err != nil {
+				b.Fatal(err)
+			}
+			leaves = append(leaves, leaf)
+		}
+		if err := s.Import(b.Context(), int64(first), leaves); err != nil {
+			b.Fatal(err)
+		}
+	}
+	cpu := cpuTime(b)
+	b.ResetTimer()
+	report, err := s.Journal().Verify(b.Context(), appliance.VerifyOptions{})
+	if err != nil || !report.OK() {
+		b.Fatalf("%v, %v", report.Damages, err)
+	}
+	b.StopTimer()
+	b.ReportMetric(float64((cpuTime(b)-cpu).Microseconds())/float64(b.N), "cpu-µs/op")
 }

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
-	"sync"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/store/bolt/pages"
@@ -277,7 +275,7 @@ func (v *auditor) records() error {
 			hashStart := tlog.StoredHashCount(first)
 			hashes := v.read(p, bucketHashes, hashStart, tlog.StoredHashCount(end))
 			v.addTail(first, leaves, hashStart, hashes)
-			for k, c := range checkLeaves(leaves) {
+			for k, c := range v.audit.Check(leaves) {
 				n := first + int64(k)
 				stored := hashes[tlog.StoredHashIndex(0, n)-hashStart:]
 				if leaves[k] == nil {
@@ -331,30 +329,12 @@ func (v *auditor) addTail(first int64, leaves [][]byte, hashStart int64, hashes 
 	}
 }
 
-// checkLeaves checks leaves on all cores.
-func checkLeaves(leaves [][]byte) []appliance.CheckedLeaf {
-	checked := make([]appliance.CheckedLeaf, len(leaves))
-	workers := runtime.GOMAXPROCS(0)
-	var wg sync.WaitGroup
-	for w := range workers {
-		wg.Go(func() {
-			for i := w; i < len(leaves); i += workers {
-				if leaves[i] != nil {
-					checked[i] = appliance.CheckLeaf(leaves[i])
-				}
-			}
-		})
-	}
-	wg.Wait()
-	return checked
-}
-
 // lostLeaf replaces an unreadable record. Its stored hash stands in for it, so that the rest of the tree can be
 // checked.
 func lostLeaf(stored []byte) appliance.CheckedLeaf {
 	var hash tlog.Hash
 	copy(hash[:], stored)
-	return appliance.LostLeaf(hash, "record", errLost)
+	return appliance.LostLeaf(hash, errLost)
 }
 
 // tree compares the hashes that record n completes with the stored ones. A wrong hash makes those above it wrong, too:

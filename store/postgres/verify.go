@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -144,7 +142,13 @@ func (v *auditor) step(first, end int64) error {
 	if err != nil {
 		return answer(v.ctx, "verify", err)
 	}
-	checkLeaves(records)
+	leaves := make([][]byte, len(records))
+	for i := range records {
+		leaves[i] = records[i].leaf
+	}
+	for i, c := range v.audit.Check(leaves) {
+		records[i].checked = c
+	}
 	found, err := v.lookUp(ctx, records)
 	if err != nil {
 		return answer(v.ctx, "verify", err)
@@ -183,22 +187,6 @@ func (v *auditor) tiles(ctx context.Context, roots []root) error {
 		}
 	}
 	return nil
-}
-
-// checkLeaves checks leaves on all cores.
-func checkLeaves(records []stored) {
-	workers := runtime.GOMAXPROCS(0)
-	var wg sync.WaitGroup
-	for w := range workers {
-		wg.Go(func() {
-			for i := w; i < len(records); i += workers {
-				if records[i].leaf != nil {
-					records[i].checked = appliance.CheckLeaf(records[i].leaf)
-				}
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // lookups are the indexes that lookups by id and idempotency key return.
@@ -243,7 +231,7 @@ func (v *auditor) record(n int64, r *stored, found lookups) []root {
 	if r.leaf == nil {
 		var hash tlog.Hash
 		copy(hash[:], r.hash)
-		c = appliance.LostLeaf(hash, "record", errLost)
+		c = appliance.LostLeaf(hash, errLost)
 	}
 	roots := appendRoots(nil, v.audit.Add(c), n)
 	if r.leaf != nil && !bytes.Equal(r.hash, c.Hash[:]) {

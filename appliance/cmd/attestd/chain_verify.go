@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -191,21 +190,17 @@ func (a *app) auditExport(cmd *cobra.Command, c chainAudit, report *chainReport)
 	}
 	defer f.Close()
 	has := newAuditedExport()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for index := int64(0); lines.Scan(); index++ {
-		audit.Leaf(lines.Bytes())
-		if e, err := appliance.DecodeEntry(index, lines.Bytes()); err == nil {
-			if has.add(e); e.Event == nil {
-				report.newest = e.Record.Time
-			}
+	err = audit.Export(cmd.Context(), f, func(index int64, leaf appliance.CheckedLeaf) {
+		if !leaf.Decoded() {
+			return
 		}
-		if err := cmd.Context().Err(); err != nil {
-			return nil, err
+		leaf.Index = index
+		if has.add(leaf.Entry); leaf.Event == nil {
+			report.newest = leaf.Record.Time
 		}
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read %s: %w", c.file, err)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.file, err)
 	}
 	found := audit.Finish(signed)
 	report.Records = found.Size - found.Events

@@ -213,17 +213,9 @@ func auditExport(ctx context.Context, in io.Reader, verifier note.Verifier, sign
 		return report, err
 	}
 	audit.Expect(opts)
-	lines := bufio.NewScanner(in)
-	lines.Buffer(nil, 1<<20)
-	for n := int64(1); lines.Scan(); n++ {
-		audit.Leaf(lines.Bytes())
-		opts.Progress(n, max(n, tree.N))
-		if err := ctx.Err(); err != nil {
-			return report, err
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return report, fmt.Errorf("read: %w", err)
+	err = audit.Export(ctx, in, func(index int64, _ appliance.CheckedLeaf) { opts.Progress(index+1, max(index+1, tree.N)) })
+	if err != nil {
+		return report, err
 	}
 	return audit.Finish(signed), nil
 }

@@ -1,0 +1,134 @@
+package appliance
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"sync"
+
+	"github.com/ethereum/go-ethereum/crypto"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// CheckedLeaf is a leaf that was checked on its own. Entry has no Index, and is zero if the leaf cannot be decoded.
+type CheckedLeaf struct {
+	Hash tlog.Hash
+	Entry
+	part  string
+	fault error
+}
+
+// Decoded reports whether Entry is the entry of the leaf.
+func (c CheckedLeaf) Decoded() bool { return c.part != partRecord }
+
+const partRecord = "record" // of a leaf that cannot be decoded
+
+// LostLeaf stands for an unreadable leaf, so that an audit can continue after it. hash is the leaf hash in the tree,
+// and why is reported as the damage.
+func LostLeaf(hash tlog.Hash, why error) CheckedLeaf {
+	return CheckedLeaf{Hash: hash, part: partRecord, fault: why}
+}
+
+// Check decodes the next leaves, which must be added in their order, and verifies each record or event on its own. It
+// uses all processors, because this takes nearly all of an audit's time. The result for a nil leaf is zero.
+func (a *Audit) Check(leaves [][]byte) []CheckedLeaf {
+	checked := make([]CheckedLeaf, len(leaves))
+	workers := min(runtime.GOMAXPROCS(0), len(leaves))
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := w; i < len(leaves); i += workers {
+				if leaves[i] != nil {
+					checked[i] = a.check(leaves[i])
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return checked
+}
+
+func (a *Audit) check(leaf []byte) CheckedLeaf {
+	c := CheckedLeaf{Hash: tlog.RecordHash(leaf), part: partRecord}
+	if c.Entry, c.fault = DecodeEntry(0, leaf); c.fault != nil {
+		return c
+	}
+	if c.Event != nil {
+		c.part, c.fault = "event", c.Event.Verify()
+		return c
+	}
+	c.part, c.fault = "signature", c.Record.verify(a.tables.of[c.Record.SignerAddress])
+	return c
+}
+
+// tables are the Verifiers of the signers with many records. They find the same as recovery, in a quarter of its time.
+// An appliance has few signers. The zero value is ready.
+type tables struct{ of map[Address]*Verifier }
+
+const (
+	// tableAfter is the number of good records of a signer after which its Verifier is made. Making it takes as long as
+	// some hundred recoveries.
+	tableAfter = 2000
+	mostTables = 8 // of 3 MiB each, and one for the generator
+)
+
+// add makes the Verifier of a good attestation's signer.
+func (t *tables) add(a Attestation) {
+	if len(t.of) == mostTables {
+		return
+	}
+	var generator *multiples
+	for _, v := range t.of {
+		generator = v.generator
+	}
+	publicKey, err := crypto.Ecrecover(a.Hash[:], a.Signature.rsv())
+	if err != nil {
+		return // not of a good attestation
+	}
+	v, err := newVerifier(publicKey, generator)
+	if err != nil {
+		return // not of a recovered key
+	}
+	if t.of == nil {
+		t.of = make(map[Address]*Verifier)
+	}
+	t.of[a.SignerAddress] = v
+}
+
+// Limits of a block of an export: it keeps all processors busy, and takes 5 MiB at most.
+const (
+	exportLeaves = 512
+	exportBytes  = 4 << 20
+	exportLine   = 1 << 20 // longest leaf
+)
+
+// Export adds the leaves of an export, one per line. each, if not nil, is called with each leaf and its index, in their
+// order. If ctx ends, Export returns its error after the current block.
+func (a *Audit) Export(ctx context.Context, in io.Reader, each func(index int64, c CheckedLeaf)) error {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, exportLine)
+	for {
+		block, size := make([][]byte, 0, exportLeaves), 0
+		for len(block) < exportLeaves && size < exportBytes && lines.Scan() {
+			block, size = append(block, append([]byte{}, lines.Bytes()...)), size+len(lines.Bytes())
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		for _, c := range a.Check(block) {
+			index := a.report.Size
+			if a.Add(c); each != nil {
+				each(index, c)
+			}
+		}
+		if len(block) == 0 {
+			break
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("read: %w", err)
+	}
+	return nil
+}
