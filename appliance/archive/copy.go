@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"time"
@@ -14,11 +15,28 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// CopySource is the store to copy. Nothing may be appended to it meanwhile.
+// CopySource is the store to copy.
 type CopySource struct {
-	Keys     appliance.Keys
-	Journal  appliance.Journal
+	Keys     appliance.Keys // not for Prepare
+	Leaves   Leaves
 	Verifier note.Verifier // of the log
+}
+
+// Leaves is the part of a journal that is copied.
+type Leaves interface {
+	// Checkpoint returns the newest signed checkpoint.
+	Checkpoint(ctx context.Context) ([]byte, error)
+	// Entries calls yield with each leaf, beginning at index first, until the end or until yield returns an error.
+	Entries(ctx context.Context, first int64, yield func(leaf []byte) error) error
+}
+
+// LeavesOf returns the leaves of a journal.
+func LeavesOf(journal appliance.Journal) Leaves { return leaves{journal} }
+
+type leaves struct{ appliance.Journal }
+
+func (l leaves) Entries(ctx context.Context, first int64, yield func(leaf []byte) error) error {
+	return l.Journal.Entries(ctx, first, func(e appliance.Entry) error { return yield(e.Leaf) })
 }
 
 // CopyTarget is an empty store, or one with an unfinished copy.
@@ -29,7 +47,9 @@ type CopyTarget struct {
 	Tree func(ctx context.Context) (tlog.Tree, error)
 	// Import appends leaves unchanged and atomically. first is the index of the first one. See bolt.Store.Import.
 	Import func(ctx context.Context, first int64, leaves [][]byte) error
-	// Finish makes the copy usable.
+	// Verified is the tree of the first leaves that Prepare has read back. They are not read back again. Zero means none.
+	Verified tlog.Tree
+	// Finish makes the copy usable. Prepare does not call it.
 	Finish func(ctx context.Context, checkpoint []byte) error
 }
 
@@ -67,17 +87,13 @@ func (e *Interrupted) Unwrap() error { return e.Cause }
 // copyStep is the number of leaves in one import. An interruption loses at most that many.
 const copyStep = 1000
 
-// Copy copies the journal and the API keys, or continues an interrupted copy. It reads the copy back, compares every leaf, root, index and
-// key, and finishes the copy. If ctx ends, it returns an Interrupted.
+// Copy copies the journal and the API keys, or continues an interrupted or a prepared copy. Nothing may be appended to
+// the source meanwhile. It reads the copy back from CopyTarget.Verified on, compares every leaf, root and key, and
+// finishes the copy. If ctx ends, it returns an Interrupted.
 func Copy(ctx context.Context, from CopySource, to CopyTarget, progress func(done, total int64)) (c Copied, err error) {
 	run := &copying{from: from, to: to, progress: progress}
-	for _, step := range []func(context.Context) error{run.begin, run.copyRecords, run.copyKeys, run.compare} {
-		if err := step(ctx); err != nil {
-			if ctx.Err() != nil {
-				err = &Interrupted{run.done, run.tree.N, err}
-			}
-			return Copied{}, err
-		}
+	if err := run.steps(ctx, run.begin, run.beginKeys, run.copyRecords, run.copyKeys, run.compare, run.compareKeys); err != nil {
+		return Copied{}, err
 	}
 	if err := to.Finish(ctx, run.checkpoint); err != nil {
 		return Copied{}, fmt.Errorf("finish the copy: %w", err)
@@ -85,7 +101,28 @@ func Copy(ctx context.Context, from CopySource, to CopyTarget, progress func(don
 	return Copied{run.tree.N, fmt.Sprintf("%x", run.tree.Hash[:]), len(run.keys), run.resumed}, nil
 }
 
-// copying is one run of Copy.
+// fewRecords is how many records a Prepare leaves to Copy, which copies and compares them in a few seconds.
+const fewRecords = 10_000
+
+// Prepare copies the records that the source has, while the source may grow, and reads them back. It repeats this for
+// the records that came meanwhile, until these are few. It returns the tree of the records for CopyTarget.Verified. If
+// ctx ends, it returns an Interrupted.
+func Prepare(ctx context.Context, from CopySource, to CopyTarget, progress func(done, total int64)) (tlog.Tree, error) {
+	for last := int64(math.MaxInt64); ; {
+		run := &copying{from: from, to: to, progress: progress}
+		if err := run.steps(ctx, run.begin, run.copyRecords, run.compare); err != nil {
+			return tlog.Tree{}, err
+		}
+		to.Verified = run.tree
+		came := run.tree.N - run.resumed
+		if came <= fewRecords || came > last/2 { // the source grows as fast as it is copied
+			return run.tree, nil
+		}
+		last = came
+	}
+}
+
+// copying is one run of Copy or of Prepare.
 type copying struct {
 	from          CopySource
 	to            CopyTarget
@@ -96,12 +133,26 @@ type copying struct {
 	keys          []appliance.APIKey // of the source, read at the beginning
 }
 
+func (c *copying) steps(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			if ctx.Err() != nil {
+				err = &Interrupted{c.done, c.tree.N, err}
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *copying) beginKeys(ctx context.Context) (err error) {
+	c.keys, err = c.from.Keys.List(ctx)
+	return err
+}
+
 // begin reads the state of source and target.
 func (c *copying) begin(ctx context.Context) (err error) {
-	if c.keys, err = c.from.Keys.List(ctx); err != nil {
-		return err
-	}
-	if c.checkpoint, err = c.from.Journal.Checkpoint(ctx); err != nil {
+	if c.checkpoint, err = c.from.Leaves.Checkpoint(ctx); err != nil {
 		return err
 	}
 	if c.tree, err = appliance.OpenCheckpoint(c.checkpoint, c.from.Verifier); err != nil {
@@ -118,36 +169,41 @@ func (c *copying) begin(ctx context.Context) (err error) {
 	return nil
 }
 
-// copyRecords imports the missing leaves. It compares the root of the existing ones.
+// frontier returns the right edge of the target's first records. It reads the stored hashes only.
+func (c *copying) frontier(ctx context.Context, size int64) (appliance.Frontier, error) {
+	edge, err := appliance.NewFrontier(size, appliance.NewHashes(ctx, c.to.Journal, c.done))
+	if err != nil {
+		err = fmt.Errorf("what is in the target: %w", err)
+	}
+	return edge, err
+}
+
+// copyRecords imports the missing leaves. With the existing ones they must make the tree of the source.
 func (c *copying) copyRecords(ctx context.Context) error {
-	var tree appliance.Frontier
+	tree, err := c.frontier(ctx, c.resumed)
+	if err != nil {
+		return err
+	}
 	var scratch []tlog.Hash
-	leaves := make([][]byte, 0, copyStep)
+	block := make([][]byte, 0, copyStep)
 	flush := func() error {
-		if err := c.to.Import(ctx, c.done, leaves); err != nil {
+		if err := c.to.Import(ctx, c.done, block); err != nil {
 			return err
 		}
-		c.done += int64(len(leaves))
-		leaves = leaves[:0]
+		c.done += int64(len(block))
+		block = block[:0]
 		c.progress(c.done, c.tree.N)
 		return nil
 	}
-	err := c.from.Journal.Entries(ctx, 0, func(e appliance.Entry) error {
+	err = c.from.Leaves.Entries(ctx, c.resumed, func(leaf []byte) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		place := tree.Size() // a leading EventLogContinued has a place in the tree but no record index
-		if place >= c.tree.N {
+		if tree.Size() >= c.tree.N {
 			return errEnough
 		}
-		scratch = tree.Add(scratch[:0], tlog.RecordHash(e.Leaf))
-		if place < c.resumed {
-			if place == c.resumed-1 {
-				return c.compareHalf(ctx, tree)
-			}
-			return nil
-		}
-		if leaves = append(leaves, slices.Clone(e.Leaf)); len(leaves) == copyStep {
+		scratch = tree.Add(scratch[:0], tlog.RecordHash(leaf))
+		if block = append(block, slices.Clone(leaf)); len(block) == copyStep && tree.Size() < c.tree.N {
 			return flush()
 		}
 		return nil
@@ -155,25 +211,25 @@ func (c *copying) copyRecords(ctx context.Context) error {
 	if err != nil && !errors.Is(err, errEnough) {
 		return err
 	}
-	if tree.Size() != c.tree.N || tree.Tree() != c.tree {
-		return errors.New("the source is damaged: its records do not make the tree of its checkpoint; attestd log verify tells what is wrong")
+	if tree.Tree() != c.tree {
+		return c.differs()
 	}
-	if len(leaves) > 0 {
+	if len(block) > 0 {
 		return flush()
 	}
 	return nil
 }
 
-var errEnough = errors.New("enough")
-
-// compareHalf returns an error unless the target has the tree of the source's first records.
-func (c *copying) compareHalf(ctx context.Context, tree appliance.Frontier) error {
-	there, err := c.to.Tree(ctx)
-	if err == nil && there != tree.Tree() {
-		err = fmt.Errorf("the %d records in the target are not the source's first: it is no unfinished copy of it", there.N)
+// differs is the error of records that do not make the tree of the source.
+func (c *copying) differs() error {
+	const damaged = "the source is damaged: its records do not make the tree of its checkpoint; attestd log verify tells what is wrong"
+	if c.resumed == 0 {
+		return errors.New(damaged)
 	}
-	return err
+	return fmt.Errorf("the %d records in the target are not the source's first, so that it is no unfinished copy of it, or %s", c.resumed, damaged)
 }
+
+var errEnough = errors.New("enough")
 
 // copyKeys creates the missing keys and revokes those revoked since.
 func (c *copying) copyKeys(ctx context.Context) error {
@@ -205,11 +261,20 @@ func (c *copying) keysThere(ctx context.Context) (map[string]appliance.APIKey, e
 	return there, err
 }
 
-// compare reads the copy back.
+// compare reads the copy back, from the records on that Prepare has not read back.
 func (c *copying) compare(ctx context.Context) error {
 	var tree appliance.Frontier
+	if v := c.to.Verified; v.N <= c.resumed {
+		edge, err := c.frontier(ctx, v.N)
+		if err != nil {
+			return err
+		}
+		if edge.Tree() == v {
+			tree = edge
+		}
+	}
 	var scratch []tlog.Hash
-	err := c.to.Journal.Entries(ctx, 0, func(e appliance.Entry) error {
+	err := c.to.Journal.Entries(ctx, tree.Size(), func(e appliance.Entry) error {
 		scratch = tree.Add(scratch[:0], tlog.RecordHash(e.Leaf))
 		return ctx.Err()
 	})
@@ -223,7 +288,7 @@ func (c *copying) compare(ctx context.Context) error {
 	if read := tree.Tree(); there != c.tree || read != c.tree {
 		return fmt.Errorf("the copy is not good: it has %d records and the root hash %x, the source %d and %x; do not use it", read.N, read.Hash[:], c.tree.N, c.tree.Hash[:])
 	}
-	return c.compareKeys(ctx)
+	return nil
 }
 
 func (c *copying) compareKeys(ctx context.Context) error {

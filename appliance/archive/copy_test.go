@@ -66,7 +66,7 @@ func (s *stores) newKey(t *testing.T) appliance.APIKey {
 func (s *stores) copy(ctx context.Context, progress func(done, total int64)) (archive.Copied, error) {
 	s.finished = false
 	return archive.Copy(ctx,
-		archive.CopySource{Keys: s.from.Keys(), Journal: s.from.Journal(), Verifier: s.key.Verifier},
+		archive.CopySource{Keys: s.from.Keys(), Leaves: archive.LeavesOf(s.from.Journal()), Verifier: s.key.Verifier},
 		archive.CopyTarget{Keys: s.to.Keys(), Journal: s.to.Journal(), Import: s.to.Import,
 			Tree: func(ctx context.Context) (tlog.Tree, error) {
 				return archive.TreeOf(ctx, s.to.Journal(), s.key.Verifier)
@@ -76,6 +76,91 @@ func (s *stores) copy(ctx context.Context, progress func(done, total int64)) (ar
 }
 
 func ignore(int64, int64) {}
+
+// watchedLeaves counts the leaves that are read, of a source or of a target.
+type watchedLeaves struct {
+	appliance.Journal
+	read int
+}
+
+func (w *watchedLeaves) Entries(ctx context.Context, first int64, yield func(appliance.Entry) error) error {
+	return w.Journal.Entries(ctx, first, func(e appliance.Entry) error {
+		w.read++
+		return yield(e)
+	})
+}
+
+// A source that serves is prepared, with interruptions. Then only the newest records are read, copied and read back.
+func TestAPreparedCopyLeavesOnlyTheNewestRecordsForTheDowntime(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)
+	s.attest(t, 2500)
+	source, target := &watchedLeaves{Journal: s.from.Journal()}, &watchedLeaves{Journal: s.to.Journal()}
+	from := archive.CopySource{Leaves: archive.LeavesOf(source), Verifier: s.key.Verifier}
+	to := archive.CopyTarget{
+		Keys: s.to.Keys(), Journal: target, Import: s.to.Import,
+		Tree: func(ctx context.Context) (tlog.Tree, error) {
+			return archive.TreeOf(ctx, s.to.Journal(), s.key.Verifier)
+		},
+		Finish: func(context.Context, []byte) error { s.finished = true; return nil },
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := archive.Prepare(ctx, from, to, func(done, _ int64) {
+		if s.attest(t, 1); done == 1000 {
+			cancel()
+		}
+	})
+	if interrupted, is := errors.AsType[*archive.Interrupted](err); !is || interrupted.Kept != 1000 {
+		t.Fatalf("interrupted after 1000 records: %v", err)
+	}
+	prepared, err := archive.Prepare(t.Context(), from, to, func(int64, int64) { s.attest(t, 1) })
+	if err != nil || prepared.N != 2501 || target.read != 2501 || s.finished {
+		t.Fatalf("%d records are prepared, %d read back, finished: %v, %v", prepared.N, target.read, s.finished, err)
+	}
+	key := s.newKey(t)
+	whole, err := archive.TreeOf(t.Context(), s.from.Journal(), s.key.Verifier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := int(whole.N - prepared.N)
+	for name, test := range map[string]struct {
+		verified tlog.Tree
+		readBack int
+	}{
+		"of these records": {prepared, rest},
+		"of other records": {tlog.Tree{N: prepared.N, Hash: whole.Hash}, int(whole.N)},
+		"of more records":  {tlog.Tree{N: whole.N + 1, Hash: whole.Hash}, int(whole.N)},
+	} {
+		source.read, target.read = 0, 0
+		from.Keys, to.Verified = s.from.Keys(), test.verified
+		c, err := archive.Copy(t.Context(), from, to, ignore)
+		if err != nil || c.Records != whole.N || c.Keys != 1 || source.read > rest || target.read != test.readBack || !s.finished {
+			t.Errorf("Verified %s: %+v, %v; %d records were read and %d read back, want %d and %d", name, c, err, source.read, target.read, rest, test.readBack)
+		}
+	}
+	if k, err := s.to.Keys().Key(t.Context(), key.ID); err != nil || k.Name != key.Name {
+		t.Errorf("the API key: %+v, %v", k, err)
+	}
+}
+
+func TestPrepareRefusesATargetThatIsNoCopy(t *testing.T) {
+	t.Parallel()
+	s := newStores(t)
+	s.attest(t, 3)
+	if _, _, err := s.to.Journal().Append(t.Context(), storetest.Record(t, "a")); err != nil {
+		t.Fatal(err)
+	}
+	from := archive.CopySource{Leaves: archive.LeavesOf(s.from.Journal()), Verifier: s.key.Verifier}
+	_, err := archive.Prepare(t.Context(), from, archive.CopyTarget{
+		Journal: s.to.Journal(), Import: s.to.Import,
+		Tree: func(ctx context.Context) (tlog.Tree, error) {
+			return archive.TreeOf(ctx, s.to.Journal(), s.key.Verifier)
+		},
+	}, ignore)
+	if err == nil || !strings.Contains(err.Error(), "the 1 records in the target are not the source's first") {
+		t.Error(err)
+	}
+}
 
 func TestACopyGoesOnWhereItWasInterrupted(t *testing.T) {
 	t.Parallel()

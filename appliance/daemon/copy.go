@@ -44,6 +44,10 @@ func CopyStore(ctx context.Context, c *config.Config, from, to string, progress 
 		return copied, fmt.Errorf("the target: %w", err)
 	}
 	defer func() { err = errors.Join(err, end()) }()
+	mark := preparedMark(c.DataDir)
+	if target.Verified, err = mark.of(ctx, to, source.LogKey, target); err != nil {
+		return copied, err
+	}
 	if source.Database != nil {
 		finish := target.Finish
 		target.Finish = func(ctx context.Context, checkpoint []byte) error {
@@ -57,7 +61,11 @@ func CopyStore(ctx context.Context, c *config.Config, from, to string, progress 
 			return finish(ctx, checkpoint)
 		}
 	}
-	return archive.Copy(ctx, archive.CopySource{Keys: source.Keys, Journal: source.Journal, Verifier: source.LogKey.Verifier}, target, progress)
+	copied, err = archive.Copy(ctx, archive.CopySource{Keys: source.Keys, Leaves: archive.LeavesOf(source.Journal), Verifier: source.LogKey.Verifier}, target, progress)
+	if err == nil {
+		err = mark.remove()
+	}
+	return copied, err
 }
 
 // at returns the configuration of an appliance with another store.
@@ -75,7 +83,7 @@ func at(c *config.Config, ref string) *config.Config {
 func openSource(ctx context.Context, c *config.Config, ref string) (*Store, error) {
 	s, err := ReadStore(at(c, ref))
 	if errors.Is(err, bolt.ErrInUse) {
-		return nil, fmt.Errorf("%w: stop it first, for what it attests meanwhile would be in no copy: systemctl stop attestd", err)
+		return nil, fmt.Errorf("%w: stop it first, for what it attests meanwhile would be in no copy: systemctl stop attestd; attestd store copy --prepare copies most of it before", err)
 	}
 	if err != nil {
 		return nil, err

@@ -246,7 +246,7 @@ func copyIntoFile(ctx context.Context, s *Store, dataDir string) (file archive.S
 	if err != nil {
 		return nil, nil, err
 	}
-	_, err = archive.Copy(ctx, archive.CopySource{Keys: s.Keys, Journal: s.Unguarded(), Verifier: s.LogKey.Verifier}, archive.CopyTarget{
+	_, err = archive.Copy(ctx, archive.CopySource{Keys: s.Keys, Leaves: archive.LeavesOf(s.Unguarded()), Verifier: s.LogKey.Verifier}, archive.CopyTarget{
 		Keys: store.Keys(), Journal: store.Journal(), Import: store.Import,
 		Tree: func(ctx context.Context) (tlog.Tree, error) {
 			return archive.TreeOf(ctx, store.Journal(), s.LogKey.Verifier)

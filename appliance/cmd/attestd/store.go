@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
@@ -162,15 +163,21 @@ func (a *app) migrate(ctx context.Context, url, role string, dryRun bool) error 
 
 func newStoreCopy(a *app) *cobra.Command {
 	var from, to string
+	var prepare bool
 	cmd := &cobra.Command{
 		Use:   "copy --from STORE --to STORE",
 		Short: "Copy API keys and journal from one store into an empty one",
 		Long: `Copy API keys and journal from one store into an empty one, in either direction, as they are: the tree stays the same. A store is
 bolt:DATA_DIR or a database's URL. No appliance may use the source meanwhile, else what it attests is in no copy.
 
+With --prepare, it copies the records that are there while the appliance attests, reads them back, and leaves the copy unfinished.
+It can be interrupted and repeated. Then stop the appliance and run the command without --prepare: it copies and compares only
+the records that came since, and the API keys, which takes seconds.
+
 At the end the copy is read back, and compared with the source: every leaf, the root, the number of records, and the API keys. Until
 then no appliance can use it. A copy that was interrupted goes on where it was.`,
-		Example: `  systemctl stop attestd
+		Example: `  attestd store copy --prepare --from bolt:/var/lib/attestd --to postgres://attestd@db.example.com/attestd
+  systemctl stop attestd
   attestd store copy --from bolt:/var/lib/attestd --to postgres://attestd@db.example.com/attestd
   attestd store copy --from postgres://attestd@db.example.com/attestd --to bolt:/var/lib/attestd-alone`,
 		Args: noArgs,
@@ -191,12 +198,16 @@ then no appliance can use it. A copy that was interrupted goes on where it was.`
 					}
 				}
 			}
+			if prepare {
+				return a.prepareCopy(cmd.Context(), from, to)
+			}
 			return a.copyStore(cmd.Context(), from, to)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&from, "from", "", "store that is copied: bolt:DATA_DIR or a database's URL (required)")
 	f.StringVar(&to, "to", "", "store that is made: bolt:DATA_DIR or a database's URL (required)")
+	f.BoolVar(&prepare, "prepare", false, "copy the records while the appliance attests, and leave the copy unfinished")
 	return cmd
 }
 
@@ -227,6 +238,50 @@ func (a *app) copyStore(ctx context.Context, from, to string) error {
 			a.say("It took %s. The journal in the source has ended: no appliance attests there any more.", took)
 		}
 	})
+}
+
+// prepareCopy copies the records while the appliance attests.
+func (a *app) prepareCopy(ctx context.Context, from, to string) error {
+	c, err := a.config(nil)
+	if err != nil {
+		return err
+	}
+	var running archive.Leaves
+	if dir, isFile := daemon.BoltDir(from); isFile {
+		if running, err = runningOn(ctx, c, dir); err != nil {
+			return fmt.Errorf("store copy: %w", err)
+		}
+	}
+	update, end := a.progress("copy", unitRecords)
+	tree, err := daemon.PrepareCopy(ctx, c, from, to, running, update)
+	end()
+	if interrupted, is := errors.AsType[*archive.Interrupted](err); is {
+		return interruptedError{fmt.Errorf("store copy: %w", interrupted)}
+	}
+	if err != nil {
+		return fmt.Errorf("store copy: %w", err)
+	}
+	return a.print(map[string]any{"records": tree.N, "rootHash": hex.EncodeToString(tree.Hash[:])}, func(w io.Writer) {
+		fmt.Fprintf(w, "%d records are copied, and compared. The copy is unfinished: the newest records and the API keys are missing.\n", tree.N)
+		a.say("Now stop every appliance on the source, and run the same command without --prepare.")
+	})
+}
+
+// runningOn returns the leaves of the daemon on a file store, which no other process can read. If no daemon runs, the
+// result is nil.
+func runningOn(ctx context.Context, c *config.Config, dir string) (archive.Leaves, error) {
+	running := client.NewAdmin(c.Admin.Socket)
+	status, err := running.Status(ctx)
+	switch {
+	case errors.Is(err, client.ErrNotRunning):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("admin socket %s: %w", c.Admin.Socket, err)
+	}
+	if used, isFile := daemon.BoltDir(status.Store); !isFile || filepath.Clean(used) != filepath.Clean(dir) {
+		return nil, fmt.Errorf("the running appliance uses %s, not bolt:%s: give the configuration of the one that does by --config", status.Store, dir)
+	}
+	return running, nil
 }
 
 func newStoreStatus(a *app) *cobra.Command {
