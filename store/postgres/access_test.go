@@ -160,6 +160,14 @@ func TestAStoreStartsOnADatabaseInAnyStateAndServesOnceItCan(t *testing.T) {
 		t.Errorf("a pause: %v", err)
 	}
 	wantState("the schema is too new", postgres.ErrNewerSchema)
+	d.Exec(t, "UPDATE log_head SET oldest_schema = 1", "DELETE FROM goose_db_version WHERE version_id >= "+strconv.FormatInt(schema.Newest, 10))
+	if _, _, err := store.Journal().Append(t.Context(), storetest.Record(t, "key")); !errors.Is(err, postgres.ErrOlderSchema) {
+		t.Errorf("an append into a schema that is too old: %v", err)
+	}
+	if _, err := store.Journal().Verify(t.Context(), appliance.VerifyOptions{}); !errors.Is(err, postgres.ErrOlderSchema) {
+		t.Errorf("an audit of a schema that is too old: %v", err)
+	}
+	wantState("the schema is too old", postgres.ErrOlderSchema)
 	d.Exec(t, "DELETE FROM goose_db_version WHERE version_id > 0")
 	wantState("the schema is not told", postgres.ErrNoSchema)
 	d.Exec(t, "DELETE FROM goose_db_version")

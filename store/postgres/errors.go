@@ -56,8 +56,10 @@ func passes(err error) bool {
 // explain adds a remedy to a server's error.
 func explain(err error) error {
 	switch stateOf(err) {
-	case stateNoTable, stateNoColumn:
-		return fmt.Errorf("%w: %w: its owner makes it: attestd store init, attestd store migrate", ErrNoSchema, err)
+	case stateNoTable:
+		return fmt.Errorf("%w: %w: its owner makes it: attestd store init", ErrNoSchema, err)
+	case stateNoColumn:
+		return fmt.Errorf("%w: %w: its owner brings it to this attestd's version: attestd store migrate", ErrOlderSchema, err)
 	case stateStatement, stateNoStatement:
 		return fmt.Errorf("%w: %w", ErrPooled, err)
 	case stateNoPrivilege:

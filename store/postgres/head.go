@@ -28,10 +28,12 @@ type head struct {
 	keysDigest []byte    // see keysDigest
 	mac        []byte    // see stateMAC
 	oldest     int64     // the oldest schema version that an appliance may have to use the database
+	schema     int64     // version of the database's schema, 0 if unknown; not part of the row
 	server     time.Time // start time of the server that it was read from, which a failover changes; not part of the row
 }
 
-const headColumns = "log, size, edge, last_time, checkpoint, continued, generation, keys_version, stopped, stopped_version, keys_digest, state_mac, oldest_schema, pg_postmaster_start_time()"
+const headColumns = "log, size, edge, last_time, checkpoint, continued, generation, keys_version, stopped, stopped_version, keys_digest, state_mac, oldest_schema, " +
+	"(SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied), pg_postmaster_start_time()"
 
 const selectHead = "SELECT " + headColumns + " FROM log_head WHERE id = 1"
 
@@ -50,11 +52,12 @@ type row struct {
 	keysDigest []byte
 	mac        []byte
 	oldest     int64
+	schema     int64
 	server     time.Time
 }
 
 func (r *row) into() []any {
-	return []any{&r.log, &r.size, &r.edge, &r.last, &r.checkpoint, &r.continued, &r.generation, &r.keys, &r.stopped, &r.stops, &r.keysDigest, &r.mac, &r.oldest, &r.server}
+	return []any{&r.log, &r.size, &r.edge, &r.last, &r.checkpoint, &r.continued, &r.generation, &r.keys, &r.stopped, &r.stops, &r.keysDigest, &r.mac, &r.oldest, &r.schema, &r.server}
 }
 
 // head decodes a row without verifying it.
@@ -69,15 +72,15 @@ func (r row) head() (*head, error) {
 	return &head{
 		log: r.log, tree: frontier.Tree(), frontier: frontier, checkpoint: r.checkpoint, last: given(r.last),
 		continued: r.continued, generation: r.generation, keys: r.keys, stopped: r.stopped, stops: r.stops,
-		keysDigest: r.keysDigest, mac: r.mac, oldest: r.oldest, server: r.server,
+		keysDigest: r.keysDigest, mac: r.mac, oldest: r.oldest, schema: r.schema, server: r.server,
 	}, nil
 }
 
-// check verifies a head: its log, its checkpoint's signature and the MAC. known is a checked head that was read before
-// h, or nil. A checkpoint that equals known's is not verified again.
+// check verifies a head: the schema versions, its log, its checkpoint's signature and the MAC. known is a checked head
+// that was read before h, or nil. A checkpoint that equals known's is not verified again.
 func (s *Store) check(h, known *head) error {
-	if h.oldest > newestVersion() {
-		return fmt.Errorf("%w: it takes no attestd whose schema version is below %d, this one has %d: install the newer attestd", ErrNewerSchema, h.oldest, newestVersion())
+	if err := checkVersion(h.schema, h.oldest); err != nil {
+		return err
 	}
 	err := s.checkTree(h, known)
 	if err == nil || errors.Is(err, errUnclaimed) {

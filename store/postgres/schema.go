@@ -41,18 +41,25 @@ const schemaTimeout = 10 * time.Minute // a migration may read all records
 type Schema struct {
 	Version int64 // of the database; 0 without attestd's tables
 	Newest  int64 // the newest that this attestd knows
+	Oldest  int64 // the oldest whose attestd may use the database; unknown, 0, if Version is less than Newest
 }
 
-// checkVersion returns an error for a schema that is too old. Store.check refuses one that is too new.
-func checkVersion(version int64) error {
+// Check returns an error if this attestd must not use the database.
+func (s Schema) Check() error { return checkVersion(s.Version, s.Oldest) }
+
+// checkVersion returns an error if this attestd must not use a schema of that version. A schema may be newer than this
+// attestd, unless a migration has set log_head.oldest_schema to a newer version. It must not be older.
+func checkVersion(version, oldest int64) error {
 	newest := newestVersion()
 	switch {
-	case version >= newest:
-		return nil
 	case version == 0:
 		return fmt.Errorf("%w: its owner makes it: attestd store init", ErrNoSchema)
+	case version < newest:
+		return fmt.Errorf("%w: it has version %d, this attestd needs %d: its owner brings it there: attestd store migrate", ErrOlderSchema, version, newest)
+	case oldest > newest:
+		return fmt.Errorf("%w: it takes no attestd whose schema version is below %d, this one has %d: install the newer attestd", ErrNewerSchema, oldest, newest)
 	}
-	return fmt.Errorf("%w: it has version %d, this attestd needs %d: its owner brings it there: attestd store migrate", ErrOlderSchema, version, newest)
+	return nil
 }
 
 // newestVersion returns the number of the last migration.
@@ -99,10 +106,13 @@ func Status(ctx context.Context, url string) (Schema, error) {
 	schema := Schema{Newest: newestVersion()}
 	err := owner(ctx, url, func(ctx context.Context, conn *pgx.Conn) error {
 		err := conn.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&schema.Version)
-		if stateOf(err) == stateNoTable {
+		switch {
+		case stateOf(err) == stateNoTable:
 			return nil
+		case err != nil || schema.Version < schema.Newest:
+			return err
 		}
-		return err
+		return conn.QueryRow(ctx, "SELECT oldest_schema FROM log_head WHERE id = 1").Scan(&schema.Oldest)
 	})
 	return schema, err
 }

@@ -121,17 +121,15 @@ func (w *watch) look(ctx context.Context) error {
 	return s.keys.refresh(ctx, h.keys)
 }
 
-// ask reads the head, the schema version and the clock in one query.
+// ask reads the head and the clock in one query.
 func (w *watch) ask(ctx context.Context) (*head, error) {
 	s := w.store
 	var r row
-	var version int64
 	var clock time.Time
 	var readOnly string
 	before := s.opts.Now()
-	const query = "SELECT " + headColumns + ", clock_timestamp(), current_setting('transaction_read_only'), " +
-		"(SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied) FROM log_head WHERE id = 1"
-	if err := s.write.QueryRow(ctx, query).Scan(append(r.into(), &clock, &readOnly, &version)...); err != nil {
+	const query = "SELECT " + headColumns + ", clock_timestamp(), current_setting('transaction_read_only') FROM log_head WHERE id = 1"
+	if err := s.write.QueryRow(ctx, query).Scan(append(r.into(), &clock, &readOnly)...); err != nil {
 		return nil, err
 	}
 	if readOnly == "on" {
@@ -140,9 +138,6 @@ func (w *watch) ask(ctx context.Context) (*head, error) {
 	}
 	after := s.opts.Now()
 	s.offset.Store(int64(clock.Sub(before.Add(after.Sub(before) / 2))))
-	if err := checkVersion(version); err != nil {
-		return nil, err
-	}
 	return r.head()
 }
 
