@@ -31,6 +31,10 @@ func (a *Admin) cluster(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
+	status.Failing = make(map[string]string)
+	for part, err := range failing(ctx, a.attestor, nil) {
+		status.Failing[part] = err.Error()
+	}
 	return sendJSON(c, fiber.StatusOK, status)
 }
 

@@ -158,10 +158,11 @@ type Batch struct {
 
 // Cluster is the answer of GET /cluster: the appliances that share a store, and the state of that store.
 type Cluster struct {
-	Members     []Member        `json:"members"`     // by name
-	Differences []Difference    `json:"differences"` // between members that were seen in the last 10 s
-	Database    ClusterDatabase `json:"database"`
-	Head        ClusterHead     `json:"head"`
+	Members     []Member          `json:"members"`     // by name
+	Differences []Difference      `json:"differences"` // between members that were seen in the last 10 s
+	Database    ClusterDatabase   `json:"database"`
+	Head        ClusterHead       `json:"head"`
+	Failing     map[string]string `json:"failing,omitempty"` // why this appliance attests nothing: hsm, journal, stop
 }
 
 // Values of Difference.Of.
@@ -217,7 +218,7 @@ type Member struct {
 // ClusterDatabase is the database that holds the journal.
 type ClusterDatabase struct {
 	Primary     string `json:"primary"`     // host:port, or the directory of its socket
-	Synchronous bool   `json:"synchronous"` // a commit waits for a standby
+	Synchronous bool   `json:"synchronous"` // a commit waits for a standby, which may be away: see Cluster.Failing
 }
 
 // Sinks is the answer of GET /sinks: audit.sinks, in their order.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,6 +15,7 @@ import (
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/text"
 )
 
 func newCluster(a *app) *cobra.Command {
@@ -26,8 +29,9 @@ func newClusterStatus(a *app) *cobra.Command {
 		Use:   "status",
 		Short: "Show the appliances, their database and the head of the journal",
 		Long: `Show the appliances that share the database, when each was last seen, and by how many records it is behind; the database's primary and
-whether a commit waits for a standby; and the head of the journal. A line "differ" names running members whose policy, screening list, digest
-scheme or signer is not that of the others, and a name that two processes use. It asks the daemon, and the database itself while none runs.`,
+whether a commit waits for a standby; and the head of the journal. If this appliance attests nothing, the last lines give the reason. A line
+"differ" names running members whose policy, screening list, digest scheme or signer is not that of the others, and a name that two processes
+use. It asks the daemon, and the database itself while none runs.`,
 		Example: "  attestd cluster status\n  attestd cluster status --output json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -61,7 +65,13 @@ func clusterStatus(ctx context.Context, c *config.Config) (status wire.Cluster, 
 		return status, err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	return store.Cluster(ctx)
+	if status, err = store.Cluster(ctx); err != nil {
+		return status, err
+	}
+	if _, failed := store.Database.Commit(ctx); failed != nil {
+		status.Failing = map[string]string{"journal": failed.Error()}
+	}
+	return status, nil
 }
 
 // writeCluster writes at most 80 columns.
@@ -82,6 +92,10 @@ func writeCluster(w io.Writer, s wire.Cluster, now time.Time) {
 	}
 	fmt.Fprintf(w, "\ndatabase  %s\n          %s\n", s.Database.Primary, synchronous)
 	fmt.Fprintf(w, "head      %d records\n          %s\n", s.Head.Size, s.Head.RootHash)
+	for _, part := range slices.Sorted(maps.Keys(s.Failing)) {
+		fmt.Fprintln(w)
+		paragraph(w, "It does not attest: "+part+": "+text.OneLine(s.Failing[part]))
+	}
 }
 
 // short cuts a text to n characters.

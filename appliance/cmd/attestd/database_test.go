@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"regexp"
@@ -162,5 +163,24 @@ func differ(ts *testscript.TestScript, negated bool, args []string) {
 			ts.Fatalf("%+v, %v", status, err)
 		}
 		time.Sleep(50 * time.Millisecond) // between two polls; members report every two seconds
+	}
+}
+
+// stalled SOCKET [PART...] waits until the daemon reports exactly these parts as the reason to attest nothing.
+func stalled(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) < 1 {
+		ts.Fatalf("usage: stalled SOCKET [PART...]")
+	}
+	daemon := client.NewAdmin(ts.MkAbs(args[0]))
+	defer daemon.Close()
+	for deadline := time.Now().Add(patience); ; {
+		status, err := daemon.Cluster(context.Background())
+		if err == nil && slices.Equal(slices.Sorted(maps.Keys(status.Failing)), args[1:]) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("%+v, %v", status, err)
+		}
+		time.Sleep(50 * time.Millisecond) // between two polls
 	}
 }

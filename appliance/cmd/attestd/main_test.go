@@ -64,7 +64,7 @@ func scripts(t *testing.T) testscript.Params {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready": ready, "status": status, "replace": replace, "firstline": firstLine, "verifierkey": verifierKey,
 			"certificate": certificate, "served": served, "mode": mode, "truncate": truncate, "typed": typed, "documented": documented,
-			"signedby": signedBy, "walk": walk, "members": members, "differ": differ, "remedy": remedy, "sql": sql, "shows": shows,
+			"signedby": signedBy, "walk": walk, "members": members, "differ": differ, "stalled": stalled, "remedy": remedy, "sql": sql, "shows": shows,
 			"lost": lost, "shipped": waitSink, "failing": failingSink, "tokens": tokenStates, "jsonform": jsonForm,
 			"database": func(ts *testscript.TestScript, negated bool, args []string) { database(t, ts, negated, args) },
 		},
