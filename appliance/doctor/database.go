@@ -99,6 +99,8 @@ func schemaFinding(url config.DatabaseURL, s postgres.Schema) (f Finding, fits b
 		return fail("attestd store init --url "+owner, "%s: it has no tables of attestd", url), false
 	case s.Version < s.Newest:
 		return fail("attestd store migrate --url "+owner, "%s: its tables are of version %d, this attestd needs %d", url, s.Version, s.Newest), false
+	case s.Check() != nil:
+		return fail("apt install ./attestd_*.deb, of the version that attestd cluster status shows for the others; then: systemctl restart attestd", "%s: %s", url, s.Check()), false
 	}
 	return f, true
 }
