@@ -45,8 +45,8 @@ type member struct {
 }
 
 // startCluster starts a synchronous standby of the primary, and three appliances. Each appliance reaches both servers
-// through its own network. programs may name other versions of attestd.
-func startCluster(t *testing.T, primary *postgrestest.Server, programs ...string) *cluster {
+// through its own network.
+func startCluster(t *testing.T, primary *postgrestest.Server) *cluster {
 	t.Helper()
 	c := &cluster{T: t, primary: primary}
 	primary.Exec(t, postgrestest.Owner, "CREATE DATABASE "+clusterDatabase)
@@ -59,9 +59,6 @@ func startCluster(t *testing.T, primary *postgrestest.Server, programs ...string
 		d := first
 		if i > 0 {
 			d = first.twin(t)
-		}
-		if len(programs) > i {
-			d.program = programs[i]
 		}
 		m := &member{daemonProcess: d, name: fmt.Sprintf("appliance %d", i+1)}
 		m.proxies = []*postgrestest.Proxy{postgrestest.NewProxy(t, primary), postgrestest.NewProxy(t, c.standby)}
