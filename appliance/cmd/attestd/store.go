@@ -263,7 +263,7 @@ func (a *app) prepareCopy(ctx context.Context, from, to string) error {
 		return fmt.Errorf("store copy: %w", err)
 	}
 	return a.print(map[string]any{"records": tree.N, "rootHash": hex.EncodeToString(tree.Hash[:])}, func(w io.Writer) {
-		fmt.Fprintf(w, "%d records are copied, and compared. The copy is unfinished: the newest records and the API keys are missing.\n", tree.N)
+		fmt.Fprintf(w, "%d records are copied and compared. The copy is unfinished: the newest records and the API keys are missing.\n", tree.N)
 		a.say("Now stop every appliance on the source, and run the same command without --prepare.")
 	})
 }
