@@ -24,7 +24,7 @@ func (a *Admin) chainRoutes() []Route {
 
 // noContracts is the error of the chain routes if no contract is watched.
 func noContracts() error {
-	return appliance.Errorf(appliance.CodeNotFound, "no contract is watched (chain.contracts)")
+	return appliance.Errorf(appliance.CodeNotFound, "no contract is watched: set chain.contracts")
 }
 
 func (a *Admin) chainStatus(c *fiber.Ctx) error {

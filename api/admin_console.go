@@ -21,7 +21,8 @@ func (a *Admin) consoleRoutes() []Route {
 
 func (a *Admin) consoleLink(c *fiber.Ctx) error {
 	if a.opts.ConsoleLink == nil {
-		return appliance.Errorf(appliance.CodeNotFound, "there is no console: set console.listen, such as 127.0.0.1:9465, and restart attestd")
+		return appliance.Errorf(appliance.CodeNotFound, "the console is off: set console.listen, for example to "+
+			"127.0.0.1:9465, and restart attestd")
 	}
 	var request wire.ConsoleRole
 	if err := wire.ReadObject(Body(c), &request); err != nil {
@@ -36,7 +37,7 @@ func (a *Admin) consoleLink(c *fiber.Ctx) error {
 
 func (a *Admin) settings(c *fiber.Ctx) error {
 	if a.opts.Settings == nil {
-		return appliance.Errorf(appliance.CodeNotFound, "this daemon does not tell its settings")
+		return appliance.Errorf(appliance.CodeNotFound, "this daemon does not show its settings")
 	}
 	return sendJSON(c, fiber.StatusOK, wire.Settings{Settings: a.opts.Settings()})
 }

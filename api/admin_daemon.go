@@ -10,7 +10,7 @@ import (
 
 func (a *Admin) hsm(c *fiber.Ctx) error {
 	if a.opts.HSMStatus == nil {
-		return appliance.Errorf(appliance.CodeNotFound, "there is no HSM to ask")
+		return appliance.Errorf(appliance.CodeNotFound, "this daemon does not use an HSM")
 	}
 	ctx, cancel := a.deadline()
 	defer cancel()
@@ -23,7 +23,7 @@ func (a *Admin) hsm(c *fiber.Ctx) error {
 
 func (a *Admin) cluster(c *fiber.Ctx) error {
 	if a.opts.Cluster == nil {
-		return appliance.Errorf(appliance.CodeNotFound, "this appliance has its journal in a file of its own, and is in no cluster (store.url)")
+		return appliance.Errorf(appliance.CodeNotFound, "not clustered: the journal is a local file (store.url is not set)")
 	}
 	ctx, cancel := a.deadline()
 	defer cancel()
@@ -50,7 +50,7 @@ func (a *Admin) sinks(c *fiber.Ctx) error {
 // reload loads the configuration again. It answers once the configuration is in effect or refused.
 func (a *Admin) reload(c *fiber.Ctx) error {
 	if a.opts.Reload == nil {
-		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot load its configuration again")
+		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot reload its configuration")
 	}
 	needRestart, err := a.opts.Reload(callerOf(c))
 	switch appliance.CodeOf(err) {
@@ -59,7 +59,7 @@ func (a *Admin) reload(c *fiber.Ctx) error {
 	case appliance.CodeJournalUnavailable, appliance.CodeJournalLost, appliance.CodeOverloaded:
 		return err
 	default:
-		return appliance.Errorf(CodeReloadRefused, "the configuration is refused, and the old one stays").Because(err)
+		return appliance.Errorf(CodeReloadRefused, "the configuration is invalid; the old one stays in effect").Because(err)
 	}
 	if needRestart == nil {
 		needRestart = []string{}

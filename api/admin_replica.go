@@ -34,7 +34,8 @@ func (a *Admin) replicaRoutes() []Route {
 // replica returns the replica, or CodeReplicaUnavailable if this daemon has none.
 func (a *Admin) replica() (index.Index, error) {
 	if a.opts.Replica == nil {
-		return nil, appliance.Errorf(appliance.CodeReplicaUnavailable, "this daemon has no replica: graphql.source is not replica")
+		return nil, appliance.Errorf(appliance.CodeReplicaUnavailable, "this daemon does not serve a replica: "+
+			"graphql.source is not replica")
 	}
 	return a.opts.Replica, nil
 }
@@ -76,7 +77,8 @@ func (a *Admin) requireFollower() error {
 	if _, err := a.replica(); err != nil || a.opts.Follower != nil {
 		return err
 	}
-	return appliance.Errorf(appliance.CodeReplicaUnavailable, "this daemon's replica follows no upstream: set graphql.upstream, and restart it")
+	return appliance.Errorf(appliance.CodeReplicaUnavailable, "this daemon's replica does not follow an upstream: "+
+		"set graphql.upstream and restart attestd")
 }
 
 // replicaSync wakes the follower, which then polls the upstream for newer rows. It does not wait for the poll: a later

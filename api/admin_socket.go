@@ -13,7 +13,7 @@ import (
 )
 
 // ErrSocketInUse means that another daemon listens on the admin socket.
-var ErrSocketInUse = errors.New("another daemon answers at this socket")
+var ErrSocketInUse = errors.New("another daemon uses this socket")
 
 // ListenAdmin listens on a Unix socket that only its owner can open (mode 0600). It replaces a stale socket, returns
 // ErrSocketInUse if a daemon listens there, and refuses to replace any other file.
@@ -45,7 +45,7 @@ func clearStale(path string) error {
 	case err != nil:
 		return err
 	case found.Mode().Type() != fs.ModeSocket:
-		return errors.New("there is a file of that name that is no socket")
+		return errors.New("the path exists but is not a socket: remove the file")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

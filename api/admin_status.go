@@ -124,7 +124,7 @@ func auditOf(r appliance.AuditReport, now time.Time) *wire.Audit {
 // activity streams the samples of the last seconds. With follow it also streams each new sample.
 func (a *Admin) activity(c *fiber.Ctx) error {
 	if a.opts.Activity == nil {
-		return appliance.Errorf(appliance.CodeNotFound, "this daemon takes no samples")
+		return appliance.Errorf(appliance.CodeNotFound, "this daemon does not collect samples")
 	}
 	seconds, err := queryInt(c, "seconds")
 	if err != nil {

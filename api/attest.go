@@ -67,7 +67,7 @@ func idempotencyKey(c *fiber.Ctx) (string, error) {
 		return "", nil
 	}
 	if len(values) > 1 {
-		return "", appliance.Errorf(appliance.CodeInvalidIdempotencyKey, "there must be one Idempotency-Key header")
+		return "", appliance.Errorf(appliance.CodeInvalidIdempotencyKey, "only one Idempotency-Key header is allowed")
 	}
 	key := string(values[0])
 	return key, appliance.ValidateIdempotencyKey(key)

@@ -114,7 +114,7 @@ func (s *Server) identify(c *fiber.Ctx, x *exchange, scope appliance.Scope) erro
 func (s *Server) authenticate(c *fiber.Ctx) (appliance.APIKey, error) {
 	tokens := c.Context().Request.Header.PeekAll("X-Api-Key")
 	if len(tokens) > 1 {
-		return appliance.APIKey{}, appliance.Errorf(appliance.CodeInvalidAPIKey, "there must be one x-api-key header")
+		return appliance.APIKey{}, appliance.Errorf(appliance.CodeInvalidAPIKey, "exactly one x-api-key header is allowed")
 	}
 	token := ""
 	if len(tokens) == 1 {

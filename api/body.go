@@ -51,7 +51,7 @@ func readBody(rctx *fasthttp.RequestCtx, x *exchange, limit int64) ([]byte, erro
 func bodyEnd(rctx *fasthttp.RequestCtx, x *exchange, want, got int64) error {
 	c := unwrap(rctx.Conn())
 	if want >= 0 && got != want || want < 0 && c != nil && c.ended.Load() {
-		return appliance.Errorf(CodeInvalidRequest, "the body ended early")
+		return appliance.Errorf(CodeInvalidRequest, "the body is incomplete")
 	}
 	x.read = true
 	return nil
@@ -79,5 +79,5 @@ func readError(err error) *appliance.Error {
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
 		return appliance.Errorf(CodeRequestTimeout, "the request did not arrive in time")
 	}
-	return appliance.Errorf(CodeInvalidRequest, "the request is not well-formed HTTP, or ended early")
+	return appliance.Errorf(CodeInvalidRequest, "the request is malformed or incomplete HTTP")
 }

@@ -83,7 +83,7 @@ func loadPool(path string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, errors.New(path + " has no certificate in PEM")
+		return nil, errors.New(path + " does not contain a PEM certificate")
 	}
 	return pool, nil
 }

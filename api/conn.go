@@ -149,7 +149,8 @@ func (c *begunConn) Read(p []byte) (int, error) {
 // check calls framing.pass, unless the client spoke plain HTTP to a TLS port.
 func (c *httpConn) check(in []byte) (passed []byte, used int, err error) {
 	if c.plain {
-		return nil, 0, appliance.Errorf(CodeInvalidRequest, "this port speaks HTTPS, and this request came as plain HTTP: use https://")
+		return nil, 0, appliance.Errorf(CodeInvalidRequest, "this port requires HTTPS, but the request is plain "+
+			"HTTP: use https://")
 	}
 	return c.framing.pass(in)
 }

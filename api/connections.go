@@ -82,7 +82,8 @@ func (s *connections) add(accepted net.Conn) *conn {
 		}
 	}
 	if len(s.open) >= s.limits.Most && s.displace() {
-		s.notice(slog.LevelWarn, closedForAnother, "idle connections are closed for new ones, those without an API key first: too many are open",
+		s.notice(slog.LevelWarn, closedForAnother, "too many connections are open: idle ones are closed for new "+
+			"ones, those without an API key first",
 			slog.Int("limit", s.limits.Most))
 	}
 	if len(s.open) >= s.limits.Most {
@@ -104,7 +105,7 @@ func (s *connections) refuse(c net.Conn, reason string, attrs ...slog.Attr) {
 	}
 	_ = c.Close()
 	s.metrics.connectionRefused(reason)
-	s.notice(slog.LevelWarn, reason, "connections are refused: too many are open", append(attrs, slog.String("reason", reason))...)
+	s.notice(slog.LevelWarn, reason, "too many connections are open: new ones are refused", append(attrs, slog.String("reason", reason))...)
 }
 
 // displace closes the least recently used connection without an API key that has no request in progress. If it finds
@@ -192,7 +193,7 @@ func (s *connections) answered(c *conn, key string) (tooMany bool) {
 	if s.limits.MostPerKey == 0 || s.of[key] <= s.limits.MostPerKey {
 		return false
 	}
-	s.notice(slog.LevelWarn, closedForKey, "connections of an API key are closed: it has too many", slog.String("key", key),
+	s.notice(slog.LevelWarn, closedForKey, "an API key has too many connections: some are closed", slog.String("key", key),
 		slog.Int("limit", s.limits.MostPerKey))
 	if s.displaceKeyed(closedForKey, func(other *conn) bool { return other.key == key }) {
 		return false

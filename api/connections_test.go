@@ -122,7 +122,7 @@ func TestOneAddressCannotTakeAllConnections(t *testing.T) {
 	}
 	r.dialFrom("127.0.0.3").answers(alive)
 	r.await(`attestd_connections_refused_total{reason="address"}`, 3)
-	if n := strings.Count(r.logs.String(), "connections are refused"); n != 1 {
+	if n := strings.Count(r.logs.String(), "new ones are refused"); n != 1 {
 		t.Errorf("%d log lines, want one a minute", n)
 	}
 	if !strings.Contains(r.logs.String(), `"address":"127.0.0.2"`) {

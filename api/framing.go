@@ -156,10 +156,10 @@ func (f *framing) begin() error {
 	h := f.head
 	f.head = head{}
 	if h.http11 && h.hosts == 0 {
-		return malformed("there is no Host") // section 3.2
+		return malformed("the Host header is missing") // section 3.2
 	}
 	if h.codings+h.lengths > 1 || h.codings > 0 && !h.http11 { // sections 6.1 and 6.3
-		return malformed("there must be one Content-Length or, in HTTP/1.1, one Transfer-Encoding")
+		return malformed("exactly one Content-Length or, in HTTP/1.1, one Transfer-Encoding is required")
 	}
 	f.heads++
 	f.blank, f.extra, f.left = false, 0, h.length
@@ -228,7 +228,7 @@ func (f *framing) trailers(in []byte) (n, keep int, err error) {
 
 func (f *framing) chunkEnd(in []byte) (int, error) {
 	if !bytes.HasPrefix(crlf, in[:min(len(in), len(crlf))]) {
-		return 0, malformed("a chunk has not the size that it says")
+		return 0, malformed("a chunk differs from its declared size")
 	}
 	if len(in) < len(crlf) {
 		return 0, nil
@@ -257,7 +257,7 @@ func (h *head) requestLine(line []byte) error {
 	}
 	h.http11 = string(version) == "HTTP/1.1"
 	if !h.http11 && string(version) != "HTTP/1.0" {
-		return appliance.Errorf(CodeInvalidRequest, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+		return appliance.Errorf(CodeInvalidRequest, "only HTTP/1.1 and HTTP/1.0 are supported")
 	}
 	return nil
 }
@@ -296,7 +296,7 @@ func (h *head) field(line []byte) error {
 
 func (h *head) host(value []byte) error {
 	if h.hosts++; h.hosts > 1 || !isHost(value) {
-		return malformed("there must be one Host")
+		return malformed("exactly one Host header is required")
 	}
 	return nil
 }

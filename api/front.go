@@ -48,7 +48,7 @@ func (s *Server) landing(c *fiber.Ctx) error {
 func (s *Server) lastProof(c *fiber.Ctx) error {
 	last := s.showFront().LastAttestation
 	if last == nil {
-		return appliance.Errorf(appliance.CodeNotFound, "there is no attestation of which a proof can be given out")
+		return appliance.Errorf(appliance.CodeNotFound, "an attestation with a public proof does not exist yet")
 	}
 	c.Set(fiber.HeaderCacheControl, "no-cache")
 	return sendJSON(c, fiber.StatusOK, last)

@@ -140,7 +140,7 @@ func TestTheReferenceTellsAll(t *testing.T) {
 		}
 	}
 	for _, has := range []string{
-		`-d &#39;{&#34;beneficiary&#34;:&#34;0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed&#34;`, "An API key is needed", `href="#schema-Attestation"`, `id="schema-Attestation"`,
+		`-d &#39;{&#34;beneficiary&#34;:&#34;0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed&#34;`, "Requires an API key", `href="#schema-Attestation"`, `id="schema-Attestation"`,
 		"<td>503</td><td><code>hsm_unavailable</code></td>", `{&#34;query&#34;:&#34;{ v2_stats_count { name value } }&#34;}`,
 	} {
 		if !strings.Contains(text, has) {

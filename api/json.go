@@ -21,7 +21,7 @@ func checkJSON(h *fasthttp.RequestHeader) error {
 	kind, parameters, err := mime.ParseMediaType(given)
 	charset, has := parameters["charset"]
 	if err != nil || kind != "application/json" || has && !strings.EqualFold(charset, "utf-8") {
-		return appliance.Errorf(CodeUnsupportedMediaType, "the body must be application/json, in UTF-8")
+		return appliance.Errorf(CodeUnsupportedMediaType, "the body must be application/json in UTF-8")
 	}
 	return nil
 }

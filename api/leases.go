@@ -106,10 +106,10 @@ func (l *leases) lease(ctx context.Context) {
 
 func (l *leases) tell(err error) {
 	if err != nil {
-		l.logger.Warn("rates: the other appliances' requests are not known; this one limits by itself", "error", err.Error())
+		l.logger.Warn("rates: the other appliances' requests are unknown; this appliance limits only its own requests", "error", err.Error())
 		return
 	}
-	l.logger.Info("rates: API keys' rates hold for all appliances together again")
+	l.logger.Info("rates: limits apply across all appliances again")
 }
 
 // share is an account's share in a rate. The account's mutex guards it.

@@ -115,7 +115,7 @@ func (s *connections) acceptFailed(err error) {
 	s.metrics.acceptFailed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	text := "connections cannot be accepted; trying again"
+	text := "connections cannot be accepted; retrying"
 	if isAny(err, syscall.EMFILE, syscall.ENFILE) {
 		text += ": raise the limit of open files (LimitNOFILE= of the unit, fs.file-max of the system), or lower server.max_connections"
 	}

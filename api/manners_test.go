@@ -163,7 +163,7 @@ func TestMistakesOfClientsNameTheRemedy(t *testing.T) {
 	for name, mistake := range map[string]struct {
 		body, header, value, says string
 	}{
-		"another spelling": {snake, "x-api-key", r.token, `there is no field "unspendable_address"; did you mean unspendableAddress?`},
+		"another spelling": {snake, "x-api-key", r.token, `unknown field "unspendable_address"; did you mean unspendableAddress?`},
 		"a bearer token":   {good, "Authorization", "Bearer " + r.token, "x-api-key header: send it there instead of in Authorization"},
 	} {
 		a := r.do("POST", attestPath, mistake.body, mistake.header, mistake.value, "Content-Type", "application/json")

@@ -43,19 +43,25 @@ func newMetrics(r *prometheus.Registry, routes []Route) *metrics {
 	}
 	m := &metrics{
 		attestations: counter("attestd_attestations_total", "Attestations signed, recorded and answered."),
-		replays:      counter("attestd_attestations_replayed_total", "Attestations answered again for a repeated Idempotency-Key."),
-		requests:     counters("attestd_http_requests_total", "HTTP requests by route and status.", "route", "code"),
-		problems:     counters("attestd_problems_total", "Problems answered, by their stable code.", "code"),
-		limited:      counters("attestd_rate_limited_total", "Requests refused for their rate: by API key, or by client address without one.", "by"),
-		tightened:    counters("attestd_clients_tightened_total", "Clients whose rates were tightened for their errors: API keys, or client addresses without one.", "by"),
+		replays: counter("attestd_attestations_replayed_total", "Attestations returned again for a repeated "+
+			"Idempotency-Key."),
+		requests: counters("attestd_http_requests_total", "HTTP requests by route and status.", "route", "code"),
+		problems: counters("attestd_problems_total", "Problems answered, by stable code.", "code"),
+		limited: counters("attestd_rate_limited_total", "Requests refused by rate limit: per API key, or per "+
+			"client address without an API key.", "by"),
+		tightened: counters("attestd_clients_tightened_total", "Clients with a rate reduced because of their "+
+			"errors: API keys, or client addresses without an API key.", "by"),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "attestd_http_request_duration_seconds", Help: "Time from a request's headers to its answer, by route.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"route"}),
-		inFlight:       gauge("attestd_http_requests_in_flight", "HTTP requests being worked on."),
-		open:           gauge("attestd_connections", "Connections of the API that are open."),
-		refused:        counters("attestd_connections_refused_total", "Connections refused because of server.max_connections (all) or server.max_connections_per_address (address), those of an API key that has too many (key), and idle ones closed for new ones (closed_for_another).", "reason"),
-		acceptFailures: counter("attestd_accept_failures_total", "Times that no connection could be accepted, for want of file descriptors for instance."),
+		inFlight: gauge("attestd_http_requests_in_flight", "HTTP requests in progress."),
+		open:     gauge("attestd_connections", "Open connections of the API."),
+		refused: counters("attestd_connections_refused_total", "Connections refused by server.max_connections "+
+			"(all), by server.max_connections_per_address (address) or by the limit of an API key (key), and idle "+
+			"connections closed for new ones (closed_for_another).", "reason"),
+		acceptFailures: counter("attestd_accept_failures_total", "Failures to accept a connection, for example "+
+			"because file descriptors ran out."),
 	}
 	r.MustRegister(m.attestations, m.replays, m.requests, m.durations, m.problems, m.limited, m.tightened, m.inFlight, m.open, m.refused, m.acceptFailures,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -174,7 +180,8 @@ func (m *Metrics) Shutdown(ctx context.Context) error { return m.server.Shutdown
 // measure registers the gauge of the current rate factor.
 func (m *metrics) measure(r *prometheus.Registry, factor func() float64) {
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "attestd_rate_factor", Help: "Part of the default and anonymous rates that is allowed now: 1, or less while saturated.",
+		Name: "attestd_rate_factor", Help: "Share of the default and anonymous rates that is allowed now: 1, or less " +
+			"under overload.",
 	}, factor))
 }
 

@@ -64,7 +64,7 @@ func peerProcess(c *net.UnixConn, check func(pid int) error) error {
 		return check(int(peer.Pid))
 	}
 	if fdErr != nil {
-		return fmt.Errorf("the process that has connected: %w", fdErr)
+		return fmt.Errorf("identify the connected process: %w", fdErr)
 	}
 	defer func() { _ = unix.Close(process) }()
 	if err := check(int(peer.Pid)); err != nil {
@@ -72,7 +72,7 @@ func peerProcess(c *net.UnixConn, check func(pid int) error) error {
 	}
 	ended, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, 0)
 	if ended != 0 || err != nil {
-		return fmt.Errorf("the process that has connected, %d, has ended: %w", peer.Pid, err)
+		return fmt.Errorf("the connected process, %d, has ended: %w", peer.Pid, err)
 	}
 	return nil
 }

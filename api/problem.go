@@ -112,7 +112,7 @@ func asError(err error) *appliance.Error {
 func asHTTPError(e *fiber.Error) *appliance.Error {
 	switch e.Code {
 	case fiber.StatusNotFound:
-		return appliance.Errorf(appliance.CodeNotFound, "there is nothing at this path")
+		return appliance.Errorf(appliance.CodeNotFound, "path not found")
 	case fiber.StatusMethodNotAllowed:
 		return appliance.Errorf(CodeMethodNotAllowed, "this method is not allowed here; see the Allow header")
 	}

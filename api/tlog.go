@@ -35,7 +35,7 @@ func (s *Server) checkpoint(c *fiber.Ctx) error {
 // tile is GET /log/tile/{L}/{N}[.p/{W}], and the same under /log/{key} (C2SP tlog-tiles). It serves no entry bundles,
 // because entries are secret.
 func (s *Server) tile(c *fiber.Ctx) error {
-	noTile := appliance.Errorf(appliance.CodeNotFound, "there is no such tile")
+	noTile := appliance.Errorf(appliance.CodeNotFound, "tile not found")
 	path, key := c.Params("*"), c.Params("key")
 	if strings.HasPrefix(path, "entries/") || strings.HasPrefix(path, "data/") {
 		return noTile
@@ -74,7 +74,8 @@ func (s *Server) isLog(key string, signed []byte) bool {
 }
 
 func noSuchLog(key string) error {
-	return appliance.Errorf(appliance.CodeNotFound, "the log whose key has the hash %q is not served here. The current log is at /log/checkpoint", key)
+	return appliance.Errorf(appliance.CodeNotFound, "the log with key hash %q is not served. The current log is at "+
+		"/log/checkpoint", key)
 }
 
 // tileCaching returns the Cache-Control header of one log's tile. A partial tile becomes useless once the tree has

@@ -49,7 +49,7 @@ func (a *Admin) witnesses(c *fiber.Ctx) error {
 
 func (a *Admin) proveWitnessed(c *fiber.Ctx) error {
 	if a.opts.Witnesses == nil {
-		return appliance.Errorf(appliance.CodeNotFound, "there are no witnesses here")
+		return appliance.Errorf(appliance.CodeNotFound, "witnesses are not configured: set journal.witnesses")
 	}
 	ctx, cancel := a.deadline()
 	defer cancel()

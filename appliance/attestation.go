@@ -204,7 +204,7 @@ func (sig *Signature) UnmarshalJSON(data []byte) error {
 	*sig = Signature{R: j.R, S: j.S, V: j.V}
 	b := sig.Bytes()
 	if j.Bytes != "" && !strings.EqualFold(j.Bytes, "0x"+hex.EncodeToString(b[:])) {
-		return errors.New("signature.bytes is not r, s and v, one after the other")
+		return errors.New("signature.bytes must be the concatenation of r, s and v")
 	}
 	return nil
 }

@@ -161,7 +161,7 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
-		return Entry{}, false, Errorf(CodeInternal, "no id could be made").Because(err)
+		return Entry{}, false, Errorf(CodeInternal, "cannot generate an id").Because(err)
 	}
 	r := Record{
 		Attestation:    Attestation{ID: id, Hash: a.Scheme.Digest(call.Request), SignerAddress: signer.Signer.Address()},
@@ -302,7 +302,7 @@ func (r *repeats) enter(ctx context.Context, name string) (done func(), err erro
 		select {
 		case <-first:
 		case <-ctx.Done():
-			return nil, Errorf(CodeTimeout, "another request with this Idempotency-Key is still under way").Because(fmt.Errorf("wait: %w", ctx.Err()))
+			return nil, Errorf(CodeTimeout, "another request with this Idempotency-Key is in progress").Because(fmt.Errorf("wait: %w", ctx.Err()))
 		}
 	}
 }

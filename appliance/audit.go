@@ -157,7 +157,8 @@ func (a *Audit) Add(c CheckedLeaf) []tlog.Hash {
 	a.completed = a.frontier.Add(a.completed[:0], c.Hash)
 	a.report.Size++
 	if a.earlier != nil && a.report.Size == a.earlier.N && a.frontier.Tree() != *a.earlier {
-		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the first %d records are not those of the earlier checkpoint", a.earlier.N)})
+		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the first %d records differ from the "+
+			"earlier checkpoint", a.earlier.N)})
 	}
 	return a.completed
 }
@@ -197,10 +198,12 @@ func (a *Audit) continued(index int64, c CheckedLeaf) {
 		}
 		o.frontier.Add(nil, c.Hash)
 		if o.frontier.Size() == o.tree.N && o.frontier.Tree() != o.tree {
-			a.Report(Damage{Index: int64(i), Part: "tree", Detail: fmt.Sprintf("the %d records behind it are not those of the old log's checkpoint that it has", o.tree.N)})
+			a.Report(Damage{Index: int64(i), Part: "tree", Detail: fmt.Sprintf("the %d records after it differ from "+
+				"the old log's checkpoint in it", o.tree.N)})
 		}
 		if o.frontier.Size() == o.earlier.N && o.frontier.Tree() != o.earlier {
-			a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the first %d records of the old log are not those of the earlier checkpoint", o.earlier.N)})
+			a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the first %d records of the old log "+
+				"differ from the earlier checkpoint", o.earlier.N)})
 		}
 	}
 	if c.Event == nil || c.Event.Kind != EventLogContinued {
@@ -228,7 +231,8 @@ func (a *Audit) earlierOf(old Continuation, kept tlog.Tree) tlog.Tree {
 	}
 	a.foreign = nil
 	if tree.N > kept.N {
-		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the earlier checkpoint has %d records of %s, of which %d were left when this log went on from there: %s",
+		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the earlier checkpoint has %d records of "+
+			"%s, but this log continues only %d of them: %s",
 			tree.N, LogName(verifier), kept.N, old.Reason)})
 	}
 	return tree
@@ -253,11 +257,13 @@ func (a *Audit) Finish(checkpoint []byte) AuditReport {
 		a.Report(d)
 	}
 	if a.foreign != nil {
-		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the earlier checkpoint is of another log, %s, which this one does not continue", SignerOf(a.foreign))})
+		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the earlier checkpoint belongs to "+
+			"another log, %s, and this log does not continue that one", SignerOf(a.foreign))})
 	}
 	for i, o := range a.old {
 		if o.frontier.Size() < o.tree.N {
-			a.Report(Damage{Index: int64(i), Part: "tree", Detail: fmt.Sprintf("it continues a log of %d records, and %d are behind it", o.tree.N, o.frontier.Size())})
+			a.Report(Damage{Index: int64(i), Part: "tree", Detail: fmt.Sprintf("it continues a log of %d records, "+
+				"but only %d come after it", o.tree.N, o.frontier.Size())})
 		}
 	}
 	if a.earlier != nil && a.earlier.N > a.report.Size {
@@ -268,9 +274,9 @@ func (a *Audit) Finish(checkpoint []byte) AuditReport {
 	case err != nil:
 		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: err.Error()})
 	case tree.N != a.report.Size:
-		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("is of %d records, the journal has %d", tree.N, a.report.Size)})
+		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("covers %d records, the journal has %d", tree.N, a.report.Size)})
 	case tree.Hash != root:
-		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: "its root hash is not that of the records"})
+		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: "its root hash differs from the records' root hash"})
 	}
 	return a.report
 }

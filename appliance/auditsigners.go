@@ -93,14 +93,15 @@ func (s *signers) finish() (all []AuditedSigner, damages []Damage) {
 		if a.Known != SignerUnknown || s.opts.AnySigner {
 			continue
 		}
-		who := "whom neither the appliance nor an event of the journal names"
+		who := "which is neither the appliance's signer nor named by an event of the journal"
 		if len(s.opts.Signers) > 0 {
-			who = "who is none of --signer"
+			who = "which is not in --signer"
 		}
 		damages = append(damages, Damage{Index: a.First, Part: "signer", Detail: fmt.Sprintf("signed by %s, %s: %s", a.Address, who, a.span())})
 	}
 	if s.more > 0 && !s.opts.AnySigner {
-		damages = append(damages, Damage{Index: -1, Part: "signer", Detail: fmt.Sprintf("there are more than %d signers, who signed %d more records", maxSigners, s.more)})
+		damages = append(damages, Damage{Index: -1, Part: "signer", Detail: fmt.Sprintf("more than %d signers exist; "+
+			"the others signed %d records", maxSigners, s.more)})
 	}
 	return s.all, damages
 }
@@ -120,7 +121,7 @@ func (a AuditedSigner) span() string {
 func (a AuditedSigner) String() string {
 	why := map[SignerKnown]string{
 		SignerGiven: "given", SignerOwn: "the appliance's own", SignerEvent: "named by an event of the journal",
-		SignerFirst: "the journal's first; nobody names it", SignerUnknown: "UNKNOWN",
+		SignerFirst: "the journal's first signer; not named anywhere", SignerUnknown: "UNKNOWN",
 	}
 	return fmt.Sprintf("%s  %s (%s)", a.Address, a.span(), why[a.Known])
 }

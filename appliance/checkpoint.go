@@ -26,7 +26,7 @@ func OpenCheckpoint(signed []byte, verifier note.Verifier) (tlog.Tree, error) {
 	}
 	origin, tree, err := parseCheckpoint(n.Text)
 	if err == nil && origin != verifier.Name() {
-		err = fmt.Errorf("of log %q, not of %q", origin, verifier.Name())
+		err = fmt.Errorf("it belongs to log %q, not to %q", origin, verifier.Name())
 	}
 	if err != nil {
 		return tlog.Tree{}, fmt.Errorf("checkpoint: %w", err)

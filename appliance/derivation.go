@@ -33,7 +33,7 @@ func (r Record) Derivation() ([]Step, error) {
 
 func (r Record) keccakSteps(scheme Scheme) []Step {
 	steps := []Step{
-		{"Both, one after the other, 40 bytes", hexOf(slices.Concat(r.UnspendableAddress[:], r.Beneficiary[:]))},
+		{"Both concatenated, 40 bytes", hexOf(slices.Concat(r.UnspendableAddress[:], r.Beneficiary[:]))},
 		{"Keccak256 of these 40 bytes", keccak256(r.Request).String()},
 	}
 	if scheme.Name == SchemeKeccak256BN254 {
@@ -58,7 +58,7 @@ func (r Record) eip712Steps() []Step {
 		{"The domain's type", domainType},
 		{"The domain's values, encoded", hexOf(values)},
 		{"The domain separator: keccak256 of the hash of the type and of the values", separator.String()},
-		{"The type of what is signed", attestationType},
+		{"The type of the signed struct", attestationType},
 		{"The struct hash: keccak256 of the hash of the type and of both addresses as words of 32 bytes", hash.String()},
 		{"0x1901, the domain separator and the struct hash, 66 bytes", hexOf(slices.Concat([]byte{0x19, 0x01}, separator[:], hash[:]))},
 		{"Keccak256 of these 66 bytes", eip712(separator, r.Request).String()},

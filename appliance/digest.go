@@ -60,7 +60,7 @@ func NewScheme(name SchemeName, domain *EIP712Domain) (Scheme, error) {
 		separator := domain.separator()
 		scheme.digest = func(r Request) Digest { return eip712(separator, r) }
 	default:
-		return Scheme{}, fmt.Errorf("no digest scheme %q; there are %s", name, joinNames(SchemeNames))
+		return Scheme{}, fmt.Errorf("unknown digest scheme %q; use one of %s", name, joinNames(SchemeNames))
 	}
 	return scheme, nil
 }

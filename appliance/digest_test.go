@@ -149,8 +149,8 @@ func TestSchemesWithoutWhatTheyNeedAreRefused(t *testing.T) {
 		domain *appliance.EIP712Domain
 		want   string
 	}{
-		"unknown":             {"sha256", nil, "there are keccak256-bn254"},
-		"empty":               {"", nil, "no digest scheme"},
+		"unknown":             {"sha256", nil, "use one of keccak256-bn254"},
+		"empty":               {"", nil, "unknown digest scheme"},
 		"eip712, no domain":   {appliance.SchemeEIP712, nil, "needs an EIP-712 domain"},
 		"eip712, empty":       {appliance.SchemeEIP712, &appliance.EIP712Domain{}, "needs an EIP-712 domain"},
 		"keccak, with domain": {appliance.SchemeKeccak256, domain, "has no EIP-712 domain"},

@@ -86,7 +86,7 @@ const eventStart = `{"event":"`
 // again.
 func EncodeEvent(e Event) ([]byte, error) {
 	if e.Kind == "" || e.ID == uuid.Nil {
-		return nil, errors.New("event: it has no kind or no id")
+		return nil, errors.New("event: kind and id are required")
 	}
 	leaf, err := json.Marshal(e)
 	if err != nil {
@@ -101,7 +101,7 @@ func (e *Event) Prepare() error {
 		return Errorf(CodeInternal, "the event cannot be recorded").Because(fmt.Errorf(format, args...))
 	}
 	if !eventKind.MatchString(string(e.Kind)) || e.Kind == EventLogContinued {
-		return refuse("its kind is %q", e.Kind)
+		return refuse("the event's kind is %q", e.Kind)
 	}
 	size := len(e.By)
 	valid := utf8.ValidString(e.By)
@@ -247,7 +247,7 @@ func (e Event) Verify() error {
 		return nil
 	}
 	if _, err := c.Tree(); err != nil {
-		return fmt.Errorf("the log that it continues: %w", err)
+		return fmt.Errorf("the continued log: %w", err)
 	}
 	return nil
 }
@@ -303,7 +303,7 @@ func NextOrigin(origin string, now time.Time) string {
 // validReason returns an error unless the reason is one line of at most 1000 bytes.
 func validReason(reason string) error {
 	if strings.TrimSpace(reason) == "" || len(reason) > 1000 || strings.ContainsFunc(reason, func(r rune) bool { return r < ' ' }) {
-		return errors.New("a reason is needed: one line, at most 1000 bytes")
+		return errors.New("a reason is required: one line of at most 1000 bytes")
 	}
 	return nil
 }

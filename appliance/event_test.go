@@ -69,11 +69,11 @@ func TestAuditOfAContinuedLog(t *testing.T) {
 		"an earlier checkpoint of the old log":  {c.leaves, c.old.checkpoints[5], ""},
 		"the last of it that is left":           {c.leaves, c.old.checkpoints[9], ""},
 		"one of what was lost":                  {c.leaves, c.old.checkpoints[12], "has 12 records of example.com/log+"},
-		"one of what was lost names the reason": {c.leaves, c.old.checkpoints[11], "of which 9 were left when this log went on from there: a test"},
-		"one of another log":                    {c.leaves, newContinuedLog(t, 5, 5).old.checkpoints[5], "which this one does not continue"},
-		"a record of the old log is another":    {changed, nil, "are not those of the old log's checkpoint"},
+		"one of what was lost names the reason": {c.leaves, c.old.checkpoints[11], "continues only 9 of them: a test"},
+		"one of another log":                    {c.leaves, newContinuedLog(t, 5, 5).old.checkpoints[5], "and this log does not continue that one"},
+		"a record of the old log is another":    {changed, nil, "differ from the old log's checkpoint"},
 		"and the earlier checkpoint tells":      {changed, c.old.checkpoints[5], "the first 5 records of the old log"},
-		"a record of the old log is missing":    {c.leaves[:9], nil, "continues a log of 9 records, and 8 are behind it"},
+		"a record of the old log is missing":    {c.leaves[:9], nil, "continues a log of 9 records, but only 8 come after it"},
 		"the event is not the first":            {append([][]byte{c.old.leaves[0]}, c.leaves...), nil, "only a log's first leaf can continue"},
 	} {
 		report := c.audits(t, test.leaves, test.earlier)

@@ -145,7 +145,8 @@ func (e *Events) Append(ctx context.Context, event Event) error {
 	defer cancel()
 	e.Flush(ctx)
 	if _, err := e.opts.Journal.AppendEvent(ctx, q.event); err != nil {
-		refused := Errorf(CodeOf(err), "the journal does not take the event %s, so nothing was done; repeat it when the journal is available", event.Kind)
+		refused := Errorf(CodeOf(err), "the journal cannot record the event %s, so the action was not carried out; "+
+			"repeat it when the journal is available", event.Kind)
 		return refused.Because(err)
 	}
 	return nil
@@ -165,7 +166,8 @@ func (e *Events) Keep(event Event) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.queue) >= 2*MaxQueuedEvents {
-		refused := Errorf(CodeOverloaded, "%d events wait for the journal, so nothing was done; repeat it when the journal is available", len(e.queue))
+		refused := Errorf(CodeOverloaded, "%d events wait for the journal, so the action was not carried out; repeat "+
+			"it when the journal is available", len(e.queue))
 		refused.RetryAfter = eventRetryMax
 		return refused
 	}
@@ -350,7 +352,7 @@ func (e *Events) Close(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if n := len(e.queue); n > 0 {
-		return fmt.Errorf("%d events were not recorded, the first of them %s: the journal is not available", n, e.queue[0].event.Kind)
+		return fmt.Errorf("%d events were not recorded (first: %s): the journal is not available", n, e.queue[0].event.Kind)
 	}
 	return nil
 }

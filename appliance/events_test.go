@@ -190,7 +190,7 @@ func TestWithoutAJournalTheEndComesAllTheSame(t *testing.T) {
 	e.Record(numbered("b", 2))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if err := e.Close(ctx); err == nil || !strings.Contains(err.Error(), "2 events were not recorded, the first of them a") {
+	if err := e.Close(ctx); err == nil || !strings.Contains(err.Error(), "2 events were not recorded (first: a") {
 		t.Errorf("the end says %v", err)
 	}
 	e.Flush(t.Context()) // returns although the event is never recorded
@@ -304,7 +304,7 @@ func TestAnActionThatTheJournalDoesNotTakeIsRefused(t *testing.T) {
 	j.failing = []error{appliance.Errorf(appliance.CodeJournalUnavailable, "the journal is not available")}
 	j.mu.Unlock()
 	err := e.Append(t.Context(), numbered(appliance.EventKeyCreated, 3))
-	if appliance.CodeOf(err) != appliance.CodeJournalUnavailable || !strings.Contains(err.Error(), "nothing was done") {
+	if appliance.CodeOf(err) != appliance.CodeJournalUnavailable || !strings.Contains(err.Error(), "was not carried out") {
 		t.Errorf("%v", err)
 	}
 	closeEvents(t, e)

@@ -93,10 +93,10 @@ func (h Hours) next(local time.Time) (next time.Time) {
 // Check returns an error if the opening has no days or its times are not within a day.
 func (o Opening) Check() error {
 	if o.Days == [7]bool{} {
-		return errors.New("it has no days")
+		return errors.New("days are required")
 	}
 	if o.From < 0 || o.From >= dayMinutes || o.To < 0 || o.To > dayMinutes {
-		return errors.New("its times are not within a day")
+		return errors.New("the times must be within one day")
 	}
 	return nil
 }

@@ -172,7 +172,7 @@ func (p InclusionProof) Verify(leaf []byte, verifier note.Verifier) error {
 		return err
 	}
 	if tree.N != p.TreeSize {
-		return fmt.Errorf("the checkpoint is of size %d, the proof of %d", tree.N, p.TreeSize)
+		return fmt.Errorf("the checkpoint has size %d, the proof has %d", tree.N, p.TreeSize)
 	}
 	proof := make(tlog.RecordProof, len(p.Hashes))
 	for i, h := range p.Hashes {

@@ -68,7 +68,7 @@ func ParseScope(s string) (Scope, error) {
 	if scope := Scope(s); slices.Contains(Scopes, scope) {
 		return scope, nil
 	}
-	return "", fmt.Errorf("no scope %q; there are %s", s, joinNames(Scopes))
+	return "", fmt.Errorf("unknown scope %q; use one of %s", s, joinNames(Scopes))
 }
 
 // KeyRequest describes a new API key.
@@ -135,7 +135,7 @@ func (req KeyRequest) Validate(now time.Time) error {
 		}
 	}
 	if req.Attestor != "" && !ValidAttestorKeyName(req.Attestor) {
-		return Errorf(CodeInvalidField, "is no name of an attestor key").In("attestor")
+		return Errorf(CodeInvalidField, "is not a valid name of an attestor key").In("attestor")
 	}
 	if !req.Expires.IsZero() && !req.Expires.After(now) {
 		return Errorf(CodeInvalidField, "must be in the future").In("expires")
@@ -260,7 +260,7 @@ func (k APIKey) Authorize(scope Scope, from netip.Addr, now time.Time) error {
 	case scope != "" && !slices.Contains(k.Scopes, scope):
 		return Errorf(CodeScopeRequired, "the API key lacks the scope %s", scope)
 	case len(k.AllowFrom) > 0 && !slices.ContainsFunc(k.AllowFrom, func(p netip.Prefix) bool { return p.Contains(from.Unmap()) }):
-		return Errorf(CodeAddressNotAllowed, "the API key may not be used from this network address")
+		return Errorf(CodeAddressNotAllowed, "the API key is not allowed from this network address")
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func logKeyOf(origin string, seed []byte) (LogKey, string, error) {
 	}
 	secret, _, err := note.GenerateKey(strings.NewReader(string(seed)), origin)
 	if err != nil {
-		return LogKey{}, "", fmt.Errorf("make log key: %w", err)
+		return LogKey{}, "", fmt.Errorf("generate log key: %w", err)
 	}
 	key, err := ParseLogKey(secret)
 	return key, secret, err
@@ -110,7 +110,7 @@ func (k LogKey) Continue(e Event) (LogKey, string, error) {
 		return LogKey{}, "", fmt.Errorf("the event does not continue log %s", LogName(k.Verifier))
 	}
 	if c.NewKey != "" {
-		return LogKey{}, "", fmt.Errorf("%w: it is %s", ErrNewLogKey, c.NewKey)
+		return LogKey{}, "", fmt.Errorf("%w. The new key is %s", ErrNewLogKey, c.NewKey)
 	}
 	if !k.IsFile() {
 		return PublicLogKey(c.Origin, k.PublicKey())
@@ -128,15 +128,15 @@ func (k LogKey) Continue(e Event) (LogKey, string, error) {
 }
 
 // ErrNewLogKey means that a log has a key that cannot be derived from the key of the log that it continues.
-var ErrNewLogKey = errors.New("the log goes on with a new log key, which must be brought: attestd setup --bundle FILE on the appliance that made it, and here, once " +
-	"log.key is moved away, attestd setup --join FILE")
+var ErrNewLogKey = errors.New("the log continues with a new log key, which this appliance lacks: run attestd setup " +
+	"--bundle FILE on the appliance that has it; here, move log.key away, then run attestd setup --join FILE")
 
 // GiveNewLogKey makes an independent key for the log that the event will begin, and names it in the event.
 // Unlike with Continue, a holder of the old log's key cannot derive it. If hsm is not nil, the key is the one in the HSM.
 func (e *Event) GiveNewLogKey(hsm LogSigner) (key LogKey, secret string, err error) {
 	c, ok := e.Continuation()
 	if !ok {
-		return LogKey{}, "", errors.New("the event continues no log")
+		return LogKey{}, "", errors.New("the event does not continue a log")
 	}
 	if hsm == nil {
 		key, secret, err = NewLogKey(c.Origin)
@@ -161,7 +161,7 @@ func (k LogKey) Follow(events []Event) (next LogKey, secret string, err error) {
 		}
 	}
 	if from < 0 {
-		return LogKey{}, "", fmt.Errorf("the log does not go on from %s", LogName(k.Verifier))
+		return LogKey{}, "", fmt.Errorf("the log does not continue %s", LogName(k.Verifier))
 	}
 	next = k
 	for i := from; i >= 0; i-- {

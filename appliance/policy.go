@@ -68,7 +68,7 @@ func (p *Policy) whom(keyID string, r Request) error {
 	case !p.Allow.Unspendable.allows(r.UnspendableAddress), !p.Allow.Beneficiary.allows(r.Beneficiary):
 		return Errorf(CodePolicyAllow, "this request is refused by an allow list of the policy")
 	case !p.Keys[keyID].Beneficiaries.allows(r.Beneficiary):
-		return Errorf(CodePolicyKey, "this API key may not ask for this beneficiary")
+		return Errorf(CodePolicyKey, "this API key is not allowed to attest this beneficiary")
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func (p *Policy) decide(r Record, past Past) (second *Record, err error) {
 	for i, c := range p.caps(r.KeyID) {
 		if past.Counts[i] >= c.Count {
 			_, end := c.Per.around(local)
-			e := Errorf(CodePolicyCap, "this API key has reached its cap of %d attestations a %s", c.Count, c.Per)
+			e := Errorf(CodePolicyCap, "this API key has reached its cap of %d attestations per %s", c.Count, c.Per)
 			e.RetryAfter = max(time.Second, end.Sub(local))
 			return nil, e
 		}
@@ -115,7 +115,8 @@ func (p *Policy) decide(r Record, past Past) (second *Record, err error) {
 	}
 	switch p.SecondBeneficiary {
 	case RefuseSecond:
-		return nil, Errorf(CodePolicySecond, "this unspendable address was attested for another beneficiary").Because(fmt.Errorf("by attestation %s", past.First.ID))
+		return nil, Errorf(CodePolicySecond, "this unspendable address was already attested for another "+
+			"beneficiary").Because(fmt.Errorf("by attestation %s", past.First.ID))
 	case WarnOfSecond:
 		return past.First, nil
 	}

@@ -33,7 +33,7 @@ func ParseProof(text []byte) (p InclusionProof, extra []byte, err error) {
 	}
 	head, checkpoint, ok := strings.Cut(rest, "\n\n")
 	if !ok {
-		return p, nil, errors.New("tlog-proof: there is no checkpoint")
+		return p, nil, errors.New("tlog-proof: the checkpoint is missing")
 	}
 	lines := strings.Split(head, "\n")
 	if encoded, has := strings.CutPrefix(lines[0], "extra "); has {
@@ -43,11 +43,11 @@ func ParseProof(text []byte) (p InclusionProof, extra []byte, err error) {
 		lines = lines[1:]
 	}
 	if len(lines) == 0 {
-		return p, nil, errors.New("tlog-proof: there is no index")
+		return p, nil, errors.New("tlog-proof: the index is missing")
 	}
 	index, has := strings.CutPrefix(lines[0], "index ")
 	if p.Index, err = strconv.ParseInt(index, 10, 64); !has || err != nil || p.Index < 0 || strconv.FormatInt(p.Index, 10) != index {
-		return p, nil, fmt.Errorf("tlog-proof: %q is not the line of the index", lines[0])
+		return p, nil, fmt.Errorf("tlog-proof: %q is not an index line", lines[0])
 	}
 	for _, line := range lines[1:] {
 		h, err := tlog.ParseHash(line)
@@ -62,7 +62,7 @@ func ParseProof(text []byte) (p InclusionProof, extra []byte, err error) {
 		p.TreeSize, err = strconv.ParseInt(body[1], 10, 64)
 	}
 	if len(body) < 3 || err != nil {
-		return p, nil, errors.New("tlog-proof: the checkpoint has no size")
+		return p, nil, errors.New("tlog-proof: the checkpoint lacks a size")
 	}
 	return p, extra, nil
 }

@@ -26,15 +26,15 @@ func TestProofsAreReadAsTheyAreWritten(t *testing.T) {
 	}
 	good := proof.WithLeaf([]byte("leaf"))
 	for name, text := range map[string]string{
-		"not a C2SP tlog-proof":   "{}",
-		"there is no checkpoint":  good[:strings.Index(good, "\n\n")],
-		"is not base64":           strings.Replace(good, "extra bGVhZg==", "extra ?", 1),
-		"the line of the index":   strings.Replace(good, "index 4", "index 04", 1),
-		"is not a hash":           strings.Replace(good, base64.StdEncoding.EncodeToString(hash[:]), "AAAA", 1),
-		"the checkpoint has no":   strings.Replace(good, "\n7\n", "\nseven\n", 1),
-		`"" is not the line of`:   "c2sp.org/tlog-proof@v1\n\n\nx",
-		"there is no index":       "c2sp.org/tlog-proof@v1\nextra bGVhZg==\n\nx",
-		`"indexed" is not the li`: strings.Replace(good, "index 4", "indexed", 1),
+		"not a C2SP tlog-proof":     "{}",
+		"the checkpoint is missing": good[:strings.Index(good, "\n\n")],
+		"is not base64":             strings.Replace(good, "extra bGVhZg==", "extra ?", 1),
+		"is not an index line":      strings.Replace(good, "index 4", "index 04", 1),
+		"is not a hash":             strings.Replace(good, base64.StdEncoding.EncodeToString(hash[:]), "AAAA", 1),
+		"the checkpoint lacks a":    strings.Replace(good, "\n7\n", "\nseven\n", 1),
+		`"" is not an index line`:   "c2sp.org/tlog-proof@v1\n\n\nx",
+		"the index is missing":      "c2sp.org/tlog-proof@v1\nextra bGVhZg==\n\nx",
+		`"indexed" is not an index`: strings.Replace(good, "index 4", "indexed", 1),
 	} {
 		if _, _, err := appliance.ParseProof([]byte(text)); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%q: error %v, want %q", text, err, name)

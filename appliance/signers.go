@@ -44,7 +44,7 @@ func CheckBinding(keys []AttestorKey, name string) error {
 	for _, k := range keys {
 		switch {
 		case k.Name == name && k.State == AttestorKeyRetiring:
-			return Errorf(CodeInvalidField, "%s is retiring: no API key can be bound to it", name).In("attestor")
+			return Errorf(CodeInvalidField, "%s is retiring and cannot be bound to API keys", name).In("attestor")
 		case k.Name == name:
 			return nil
 		case k.Name != "":
@@ -52,9 +52,9 @@ func CheckBinding(keys []AttestorKey, name string) error {
 		}
 	}
 	if len(names) == 0 {
-		return Errorf(CodeInvalidField, "there is no attestor key with a name: hsm.keys names them").In("attestor")
+		return Errorf(CodeInvalidField, "attestor keys have names only if hsm.keys is set").In("attestor")
 	}
-	return Errorf(CodeInvalidField, "there is no attestor key %.64q; there are %s", name, strings.Join(names, ", ")).In("attestor")
+	return Errorf(CodeInvalidField, "unknown attestor key %.64q; use one of %s", name, strings.Join(names, ", ")).In("attestor")
 }
 
 // seat is an attestor key with its fair queue.
@@ -135,6 +135,7 @@ func (a *Attestor) seatOf(key APIKey) (*seat, error) {
 			return s, nil
 		}
 	}
-	return nil, Errorf(CodeAttestorKeyUnavailable, "this appliance does not have the attestor key to which the API key is bound").
-		Because(fmt.Errorf("API key %s is bound to %q: name it in hsm.keys, or bind the API key to another (attestd key bind)", key.ID, key.Attestor))
+	return nil, Errorf(CodeAttestorKeyUnavailable, "this appliance lacks the attestor key to which the API key is bound").
+		Because(fmt.Errorf("API key %s is bound to %q: add that key to hsm.keys, or bind the API key to another one "+
+			"(attestd key bind)", key.ID, key.Attestor))
 }

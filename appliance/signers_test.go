@@ -156,11 +156,11 @@ func TestWhatAnAPIKeyMayBeBoundTo(t *testing.T) {
 		says string // expected error; empty if the binding is allowed
 	}{
 		{one, "", ""},
-		{one, "2027", "there is no attestor key with a name: hsm.keys names them"},
+		{one, "2027", "attestor keys have names only if hsm.keys is set"},
 		{two, "", ""},
 		{two, "2027", ""},
 		{two, "2026", "2026 is retiring"},
-		{two, "2028", `no attestor key "2028"; there are 2026, 2027`},
+		{two, "2028", `unknown attestor key "2028"; use one of 2026, 2027`},
 	} {
 		err := appliance.CheckBinding(test.keys, test.name)
 		if (err == nil) != (test.says == "") || err != nil && (!strings.Contains(err.Error(), test.says) || appliance.CodeOf(err) != appliance.CodeInvalidField) {

@@ -12,7 +12,7 @@ import (
 )
 
 // ErrSmallOrder refuses an Ed25519 key of small order: signatures that verify under it need no secret.
-var ErrSmallOrder = errors.New("the Ed25519 key has small order: anybody can sign for it")
+var ErrSmallOrder = errors.New("the Ed25519 key has small order: everyone can forge its signatures")
 
 // smallOrder lists the encodings of the points of edwards25519 with an order that divides 8 (RFC 8032, section 5.1.2),
 // with the sign bit of x cleared. The last two encodings are not canonical.

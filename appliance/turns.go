@@ -68,7 +68,7 @@ func (t *turns) enter(ctx context.Context, key string, limit, most int) error {
 	default:
 		t.remove(key, c)
 	}
-	return Errorf(CodeTimeout, "the HSM did not get to this request in time").Because(fmt.Errorf("wait for a turn: %w", context.Cause(ctx)))
+	return Errorf(CodeTimeout, "the HSM did not sign this request in time").Because(fmt.Errorf("wait in the queue: %w", context.Cause(ctx)))
 }
 
 // leave ends an admitted call that took the given time.
@@ -160,7 +160,7 @@ func (t *turns) remove(key string, c *waitingCall) {
 // overloaded returns the error of a refused call. RetryAfter is the expected time until the queue is empty.
 func (t *turns) overloaded(limit int) error {
 	t.shed = time.Now()
-	e := Errorf(CodeOverloaded, "more attestations are asked for than the HSM can sign in time")
+	e := Errorf(CodeOverloaded, "more attestations are requested than the HSM can sign in time")
 	e.RetryAfter = max(time.Second, t.hold*time.Duration(t.waiting+1)/time.Duration(max(limit, 1)))
 	return e
 }

@@ -179,4 +179,4 @@ func windowOf(bits *[fr.Limbs]uint64, place int) int {
 	return int(word & (2*half - 1))
 }
 
-var errNotOurs = errors.New("the signature does not recover to the key's own address")
+var errNotOurs = errors.New("the signature does not recover to the key's address")

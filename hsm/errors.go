@@ -26,13 +26,13 @@ var (
 	// ErrAmbiguous is wrapped when several tokens or keys have all attributes of the URI.
 	ErrAmbiguous = errors.New("ambiguous")
 	// ErrWrongKey is wrapped when a signature of the token does not verify.
-	ErrWrongKey = errors.New("the token signed with another key, or wrongly")
+	ErrWrongKey = errors.New("the token signed with another key or returned a wrong signature")
 	// ErrOtherKey is wrapped when one of several tokens has a different key than the others, or than expected.
 	ErrOtherKey = errors.New("another key than expected")
 	// ErrExists is wrapped when a key with that label already exists.
 	ErrExists = errors.New("exists already")
 	// ErrLost is wrapped by the errors of a Signer after a fault that only reloading the module can repair.
-	ErrLost = errors.New("the module must be loaded again")
+	ErrLost = errors.New("the module must be reloaded")
 	// ErrClosed is wrapped by the errors of a Signer after Close.
 	ErrClosed = errors.New("the signer is closed")
 )

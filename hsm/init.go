@@ -120,7 +120,7 @@ func initToken(m module, u URI, soPIN []byte) (token, error) {
 		return token{}, err
 	}
 	if len(soPIN) == 0 {
-		return token{}, errors.New("the token is not initialised, and no security officer's PIN was given to do it with")
+		return token{}, errors.New("the token is not initialised, and initialising it needs the security officer's PIN")
 	}
 	if err := m.InitToken(blank.slot, string(soPIN), u.Token); err != nil {
 		return token{}, soError(failed("C_InitToken", err))
@@ -163,7 +163,7 @@ func initUserPIN(m module, t token, u URI, soPIN []byte) error {
 	}
 	defer pin.Wipe()
 	if len(soPIN) == 0 {
-		return errors.New("the token has no user PIN yet, and no security officer's PIN was given to set one with")
+		return errors.New("the token's user PIN is not set, and setting it needs the security officer's PIN")
 	}
 	h, err := m.OpenSession(t.slot, pkcs11.CKF_SERIAL_SESSION|pkcs11.CKF_RW_SESSION)
 	if err != nil {
@@ -223,7 +223,7 @@ func makeKey(m module, t token, options Options, mustBeNew bool) (info KeyInfo, 
 		return info, false, fmt.Errorf("key %q: %w", options.URI.Object, ErrExists)
 	case errors.Is(err, ErrNotFound):
 		if err := generate(m, h, options); err != nil {
-			return info, false, fmt.Errorf("make key %q: %w", options.URI.Object, err)
+			return info, false, fmt.Errorf("generate key %q: %w", options.URI.Object, err)
 		}
 		created = true
 		k, err = findKey(m, h, options)
@@ -235,8 +235,8 @@ func makeKey(m module, t token, options Options, mustBeNew bool) (info KeyInfo, 
 		return info, created, err
 	}
 	if info, err = describeKeyInfo(m, h, k); err != nil && created {
-		err = fmt.Errorf("the token made key %q and cannot sign with it; remove the key with the token's own tool, and ask the vendor for "+
-			"%s: %w", options.URI.Object, options.Algorithm.name(), err)
+		err = fmt.Errorf("the token generated key %q but cannot sign with it; remove the key with the vendor's tool, "+
+			"and ask the vendor for %s: %w", options.URI.Object, options.Algorithm.name(), err)
 	}
 	return info, created, err
 }

@@ -76,7 +76,7 @@ func findKey(m module, h pkcs11.SessionHandle, o Options) (privateKey, error) {
 	if err != nil {
 		return privateKey{}, err
 	}
-	return privateKey{}, fmt.Errorf("%s: %w; %s", sought, notFoundAmong(u, list), present("private keys of this kind on the token", list))
+	return privateKey{}, fmt.Errorf("%s: %w; %s", sought, notFoundAmong(u, list), present("private keys of this type on the token", list))
 }
 
 // notFoundAmong returns ErrNotFound, with ErrOtherKeys and the most similar label if the token has keys.
@@ -209,15 +209,17 @@ func (k privateKey) isOnCurve() bool {
 func (k privateKey) check(allowExtractable bool) error {
 	switch {
 	case !k.isOnCurve():
-		return fmt.Errorf("key %s: CKA_EC_PARAMS is %s, not %s; make a key with attestd hsm keygen", k, hexOr(k.params, "unreadable"), k.algorithm.name())
+		return fmt.Errorf("key %s: CKA_EC_PARAMS is %s, not %s; generate a key with attestd hsm keygen", k, hexOr(k.params, "unreadable"), k.algorithm.name())
 	case !k.canSign:
-		return fmt.Errorf("key %s: CKA_SIGN is false: it may not sign", k)
+		return fmt.Errorf("key %s: CKA_SIGN is false: the key must be allowed to sign", k)
 	case allowExtractable:
 		return nil
 	case k.extractable:
-		return fmt.Errorf("key %s: CKA_EXTRACTABLE is true: it could leave the token; make one with attestd hsm keygen, or set hsm.allow_extractable", k)
+		return fmt.Errorf("key %s: CKA_EXTRACTABLE is true: the key could leave the token; generate one with attestd "+
+			"hsm keygen, or set hsm.allow_extractable", k)
 	case !k.sensitive:
-		return fmt.Errorf("key %s: CKA_SENSITIVE is false: it can be read in plain; make one with attestd hsm keygen, or set hsm.allow_extractable", k)
+		return fmt.Errorf("key %s: CKA_SENSITIVE is false: the key can be read in plain text; generate one with "+
+			"attestd hsm keygen, or set hsm.allow_extractable", k)
 	}
 	return nil
 }

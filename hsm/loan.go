@@ -131,7 +131,7 @@ func (s *Signer) endLoan(l *Loan, state int32) bool {
 // GoOn ends a lease with a failed call and repeats the signature. It repairs as SignUnchecked does.
 func (s *Signer) GoOn(ctx context.Context, l *Loan, d appliance.Digest) (rs [64]byte, err error) {
 	if !s.endLoan(l, loanInUse) {
-		return rs, fmt.Errorf("the loan of a session has not failed: state %d", l.words.state.Load()) // cannot happen
+		return rs, fmt.Errorf("the lease of a session has not failed: state %d", l.words.state.Load()) // cannot happen
 	}
 	failure := l.failure()
 	rs, err = withSession(s, l.one, func(one *session) ([64]byte, error) {

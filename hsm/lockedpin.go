@@ -44,7 +44,7 @@ func (p *PIN) fill(from io.Reader) (err error) {
 	}
 	switch {
 	case err == nil:
-		return fmt.Errorf("it has %d bytes or more", maxPIN)
+		return fmt.Errorf("the PIN has %d bytes or more", maxPIN)
 	case !errors.Is(err, io.EOF):
 		return err
 	}
@@ -53,9 +53,9 @@ func (p *PIN) fill(from io.Reader) (err error) {
 	}
 	switch {
 	case p.size == 0:
-		return errors.New("it is empty")
+		return errors.New("the PIN is empty")
 	case bytes.IndexByte(p.Bytes(), 0) >= 0:
-		return errors.New("it has a NUL byte")
+		return errors.New("the PIN has a NUL byte")
 	}
 	return nil
 }

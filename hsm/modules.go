@@ -153,7 +153,7 @@ func (u URI) Locate() (string, error) {
 		}
 		return findLibrary(u.ModuleName, moduleFolders())
 	}
-	return "", errors.New("the pkcs11 URI names no module: add module-path=/path/to/library.so or module-name")
+	return "", errors.New("the pkcs11 URI lacks a module: add module-path=/path/to/library.so or module-name")
 }
 
 // moduleFolders are the folders in which Debian, Fedora and p11-kit keep PKCS#11 modules.
@@ -183,5 +183,5 @@ func findLibrary(name string, folders []string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("module %q is in none of %s; use module-path", name, strings.Join(folders, ", "))
+	return "", fmt.Errorf("module %q was not found in %s; use module-path", name, strings.Join(folders, ", "))
 }

@@ -21,7 +21,7 @@ func (u URI) ReadPIN() (*PIN, error) {
 	}
 	// The group may read it: systemd provides credentials with mode 0440.
 	if stat.Mode().Perm()&0o007 != 0 {
-		return nil, fmt.Errorf("read the PIN: %s may be used by every user (mode %04o): chmod 0600 %[1]s", path, stat.Mode().Perm())
+		return nil, fmt.Errorf("read the PIN: every user can open %s (mode %04o): chmod 0600 %[1]s", path, stat.Mode().Perm())
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -48,7 +48,7 @@ func login(m module, h pkcs11.SessionHandle, t token, options Options) error {
 		return fmt.Errorf("log in: %w", err)
 	}
 	if flags&pkcs11.CKF_USER_PIN_COUNT_LOW != 0 {
-		options.Logger.Warn("a wrong PIN was tried on the token since the last login", "token", t.info.Label)
+		options.Logger.Warn("a wrong PIN was entered on the token since the last login", "token", t.info.Label)
 	}
 	pin, outcome, err := options.pinFor(t)
 	if err != nil {
@@ -56,7 +56,8 @@ func login(m module, h pkcs11.SessionHandle, t token, options Options) error {
 	}
 	defer pin.Wipe()
 	if pin != nil && pin.unlocked != nil {
-		options.Logger.Warn("the PIN could not be locked in memory: until the login is done it may be swapped to disk. Allow mlock (RLIMIT_MEMLOCK, CAP_IPC_LOCK)",
+		options.Logger.Warn("the PIN could not be locked in memory and may be swapped to disk until the login is "+
+			"done. Allow mlock (RLIMIT_MEMLOCK, CAP_IPC_LOCK)",
 			"error", pin.unlocked.Error())
 	}
 	err = m.Login(h, pkcs11.CKU_USER, pin.text())
@@ -89,10 +90,11 @@ func (o Options) pinFor(t token) (pin *PIN, outcome func(error), err error) {
 func checkPINFlags(flags uint) error {
 	switch {
 	case flags&pkcs11.CKF_USER_PIN_LOCKED != 0:
-		return &refusedPIN{remedy: "CKF_USER_PIN_LOCKED: the token has locked the user PIN; its security officer must set a new one"}
+		return &refusedPIN{remedy: "CKF_USER_PIN_LOCKED: the token has locked the user PIN; the security officer " +
+			"must set a new one"}
 	case flags&pkcs11.CKF_USER_PIN_FINAL_TRY != 0:
-		return &refusedPIN{remedy: "CKF_USER_PIN_FINAL_TRY: one more wrong PIN locks the token, so it is not tried; " +
-			"log in once by hand with the token's own tool to reset the count, then restart"}
+		return &refusedPIN{remedy: "CKF_USER_PIN_FINAL_TRY: one more wrong PIN locks the token, so attestd does not log in; " +
+			"log in once with the vendor's tool to reset the count, then restart"}
 	}
 	return nil
 }
@@ -110,16 +112,19 @@ func loggedIn(m module, h pkcs11.SessionHandle) (bool, error) {
 // concerns the connection to the token. Such a login is retried, and a retry must never count towards a lock of the
 // PIN.
 func pinError(err error) error {
-	remedy := "it is not known whether the token counted this as a wrong PIN, so it is not tried again; mend what the code says and restart"
+	remedy := "the token may have counted this as a wrong PIN, so attestd does not retry it; fix the cause that the " +
+		"code names, then restart"
 	switch rv := rvOf(err); rv {
 	case pkcs11.CKR_PIN_INCORRECT, pkcs11.CKR_PIN_INVALID, pkcs11.CKR_PIN_LEN_RANGE:
-		remedy = "put the right PIN into the file that pin-source names and restart; it is not tried again, since tokens lock after a few wrong ones"
+		remedy = "put the right PIN into the file that pin-source names and restart; attestd does not retry a wrong " +
+			"PIN, because tokens lock after a few of them"
 	case pkcs11.CKR_PIN_LOCKED:
-		remedy = "the token has locked the user PIN; its security officer must set a new one"
+		remedy = "the token has locked the user PIN; the security officer must set a new one"
 	case pkcs11.CKR_PIN_EXPIRED:
-		remedy = "the PIN has expired; set a new one with the token's own tool, put it into the file that pin-source names and restart"
+		remedy = "the PIN has expired; set a new one with the vendor's tool, put it into the file that pin-source " +
+			"names and restart"
 	case pkcs11.CKR_USER_PIN_NOT_INITIALIZED:
-		remedy = "the token has no user PIN yet; run attestd hsm init, or have its security officer set one"
+		remedy = "the token's user PIN is not set; run attestd hsm init, or have the security officer set it"
 	case pkcs11.CKR_OK, // not an error of the token
 		pkcs11.CKR_DEVICE_ERROR, pkcs11.CKR_DEVICE_REMOVED, pkcs11.CKR_DEVICE_MEMORY, pkcs11.CKR_HOST_MEMORY,
 		pkcs11.CKR_TOKEN_NOT_PRESENT, pkcs11.CKR_TOKEN_NOT_RECOGNIZED, pkcs11.CKR_SLOT_ID_INVALID,
@@ -134,7 +139,7 @@ func pinError(err error) error {
 func soError(err error) error {
 	switch rvOf(err) {
 	case pkcs11.CKR_PIN_INCORRECT, pkcs11.CKR_PIN_INVALID, pkcs11.CKR_PIN_LEN_RANGE, pkcs11.CKR_PIN_LOCKED:
-		return &refusedPIN{err, "the token did not take this PIN of the security officer; it was tried once"}
+		return &refusedPIN{err, "the token refused the security officer's PIN; attestd tried it once"}
 	}
 	return err
 }

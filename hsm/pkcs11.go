@@ -45,7 +45,7 @@ func loadModule(path string) (module, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("load module: %w; install the HSM's PKCS#11 library, or correct module-path", err)
 	}
-	return nil, fmt.Errorf("load module %s: not a loadable PKCS#11 library; `ldd %[1]s` shows what it misses", path)
+	return nil, fmt.Errorf("load module %s: not a loadable PKCS#11 library; `ldd %[1]s` lists missing libraries", path)
 }
 
 // initializing serialises C_Initialize of all modules in the process, which share the C library. SoftHSM 2.6.1 reads
@@ -72,7 +72,7 @@ func (o Options) openModule() (string, module, error) {
 	}
 	err = initialize(m)
 	if rvOf(err) == pkcs11.CKR_CRYPTOKI_ALREADY_INITIALIZED {
-		err = fmt.Errorf("%w: this process uses the module already, and a module serves one signer", err)
+		err = fmt.Errorf("%w: this process already uses the module, and a module serves one signer", err)
 	}
 	if err != nil {
 		return "", nil, fmt.Errorf("open module %s: %w", path, err)

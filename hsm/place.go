@@ -128,7 +128,7 @@ func (t turn) hangs() {
 	silent := !t.answered.After(t.began)
 	t.mu.Unlock()
 	if silent {
-		t.leave(fmt.Errorf("nothing was signed for %s", time.Since(t.began).Round(time.Millisecond)))
+		t.leave(fmt.Errorf("no signature within %s", time.Since(t.began).Round(time.Millisecond)))
 	}
 }
 
@@ -308,12 +308,12 @@ func (p *place) admit(signer TokenSigner, err error) bool {
 		go func() { _ = signer.Close() }()
 		return false
 	}
-	p.signer, p.out = signer, errors.New("it was opened just now, and signs trials first")
+	p.signer, p.out = signer, errors.New("the token was just opened and makes trial signatures first")
 	return true
 }
 
 func otherKey(is, expected appliance.Address) error {
-	return fmt.Errorf("%w: its address is %s, not %s", ErrOtherKey, is, expected)
+	return fmt.Errorf("%w: the key's address is %s, not %s", ErrOtherKey, is, expected)
 }
 
 // serious reports whether an error needs an operator.
@@ -333,7 +333,7 @@ func (p *place) worse(err error) {
 		p.log(slog.LevelError, "HSM token refused", "err", p.out.Error())
 		return
 	}
-	p.log(slog.LevelWarn, "HSM token could not be opened; it is tried again", "err", p.out.Error())
+	p.log(slog.LevelWarn, "HSM token could not be opened and is retried", "err", p.out.Error())
 }
 
 // causeOf returns the operator's cause of an error with a text for clients.

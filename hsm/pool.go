@@ -47,7 +47,7 @@ func (s *Signer) openPool() error {
 		s.idle <- next
 	}
 	if given := s.sessions(); given < size {
-		s.options.Logger.Warn("the token gives fewer sessions than wanted", "sessions", given, "wanted", size)
+		s.options.Logger.Warn("the token opens fewer sessions than requested", "sessions", given, "wanted", size)
 	}
 	return nil
 }
@@ -63,7 +63,7 @@ func poolSize(o Options, tokenMaximum uint) (size, most int) {
 		return size, most
 	}
 	if o.Sessions > 0 {
-		o.Logger.Warn("fewer sessions than asked for: the token's maximum", "asked", size, "maximum", tokenMaximum)
+		o.Logger.Warn("fewer sessions than configured: the token's maximum", "asked", size, "maximum", tokenMaximum)
 	}
 	return min(size, int(tokenMaximum)), int(tokenMaximum)
 }
@@ -189,7 +189,7 @@ func withSession[T any](s *Signer, one *session, f func(*session) (T, error)) (T
 }
 
 // errRetired is wrapped if the token refused to open a session while others are left.
-var errRetired = errors.New("the token gives fewer sessions than before")
+var errRetired = errors.New("the token opens fewer sessions than before")
 
 // retire keeps a session out of the pool until the token opens it. It refuses to retire the last one.
 func (s *Signer) retire(one *session) bool {

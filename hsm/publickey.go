@@ -21,7 +21,8 @@ func publicKeyOf(m module, h pkcs11.SessionHandle, k privateKey) ([]byte, error)
 		return nil, fmt.Errorf("read the public key: %w", err)
 	}
 	if len(points) == 0 && k.algorithm == Ed25519 {
-		return nil, fmt.Errorf("key %s has no public key object with CKA_EC_POINT: bring the public key into the token by the HSM's own tool", k)
+		return nil, fmt.Errorf("key %s lacks a public key object with CKA_EC_POINT: import the public key into the "+
+			"token with the vendor's tool", k)
 	}
 	if len(points) == 0 {
 		return recoverPublicKey(m, h, k.handle)
@@ -32,7 +33,7 @@ func publicKeyOf(m module, h pkcs11.SessionHandle, k privateKey) ([]byte, error)
 			return point, err
 		}
 	}
-	return nil, fmt.Errorf("the public key object of key %s is not its own: %w", k, err)
+	return nil, fmt.Errorf("the public key object of key %s does not match its private key: %w", k, err)
 }
 
 // publicPoints returns the points of the public key objects with the id of k, or with its label if it has no id. Some

@@ -115,7 +115,7 @@ func (s *Signer) persistAfter(ctx context.Context, failure error, generation uin
 			return err
 		}
 		if try > 1 && !sleep(ctx, s.closing, jitter(s.options.limits.pause<<min(try-2, 5))) {
-			return TimedOut("another try after a fault", errors.Join(ctx.Err(), err))
+			return TimedOut("a retry after a fault", errors.Join(ctx.Err(), err))
 		}
 		try++
 	}
@@ -217,7 +217,7 @@ func (s *Signer) repair(next step, fault error) {
 	for try := 0; ; try++ {
 		if next == stepModule || try == mostRepairs {
 			err := fmt.Errorf("%w: %w", ErrLost, fault)
-			log.Warn("HSM fault that the process of the module cannot repair", "err", fault.Error())
+			log.Warn("HSM fault that needs another worker process", "err", fault.Error())
 			s.endAttempt(err)
 			return
 		}
@@ -228,7 +228,7 @@ func (s *Signer) repair(next step, fault error) {
 			if err == nil {
 				log.Info("HSM repaired", "repair", next.String(), "took", time.Since(began).Round(time.Millisecond).String())
 			} else {
-				log.Error("HSM repair given up until restart", "err", err.Error())
+				log.Error("HSM repair stopped until restart", "err", err.Error())
 			}
 			return
 		}

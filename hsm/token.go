@@ -97,7 +97,7 @@ func (u URI) tokenAttributes() string {
 // present lists an operator's choices, for errors.
 func present[T fmt.Stringer](what string, list []T) string {
 	if len(list) == 0 {
-		return "there are no " + what
+		return "the module shows no " + what
 	}
 	items := make([]string, len(list))
 	for i, item := range list {

@@ -222,7 +222,7 @@ func TestATokenThatHangsHoldsUpOneEighthOfACallOnceOnly(t *testing.T) {
 		all.Wait()
 		s.wantSignedBy(2, own)
 		s.wantStates(hsm.TokenFailing, hsm.TokenSigns)
-		s.wantLogged(1, "nothing was signed for 100ms")
+		s.wantLogged(1, "no signature within 100ms")
 	})
 }
 

@@ -21,7 +21,7 @@ const startGrace = 5 * time.Second
 // and the tokens have different ones.
 func OpenTokens(ctx context.Context, order []Place, options TokensOptions) (*Tokens, error) {
 	if len(order) == 0 || len(order) > MostTokens {
-		return nil, fmt.Errorf("open the tokens: there must be 1 to %d, not %d", MostTokens, len(order))
+		return nil, fmt.Errorf("open the tokens: 1 to %d are allowed, not %d", MostTokens, len(order))
 	}
 	t := &Tokens{options: options.withDefaults()}
 	t.closing, t.stop = context.WithCancel(context.Background())
@@ -137,7 +137,7 @@ func (t *Tokens) choose(early []opening) error {
 	case t.publicKey == nil:
 		return failuresOf(early)
 	case !agree:
-		return fmt.Errorf("the tokens have different keys: %s; say in hsm.address which is meant (%w)", strings.Join(told, "; "), ErrOtherKey)
+		return fmt.Errorf("the tokens have different keys: %s; set hsm.address to the right one (%w)", strings.Join(told, "; "), ErrOtherKey)
 	}
 	return nil
 }

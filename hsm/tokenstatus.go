@@ -57,7 +57,7 @@ func (p *place) standing() Standing {
 	case p.out != nil:
 		s.State, s.Reason = TokenFailing, p.out.Error()
 	case p.signer == nil:
-		s.State, s.Reason = TokenFailing, "it is still being opened"
+		s.State, s.Reason = TokenFailing, "the token is still being opened"
 	}
 	if p.signer != nil {
 		u := p.signer.Usage()

@@ -56,11 +56,11 @@ func ParseURI(s string) (URI, error) {
 func (u *URI) parseAttribute(attribute, where string, seen map[string]bool) error {
 	name, raw, found := strings.Cut(attribute, "=")
 	if !found {
-		return fmt.Errorf("an attribute of the %s has no =", where)
+		return fmt.Errorf("an attribute of the %s lacks =", where)
 	}
 	if name == "pin-value" {
-		return errors.New("pin-value is refused, because a PIN in a URI can be read by everyone who reads the configuration, logs or " +
-			"process list; put the PIN in a file and name it with pin-source=file:/path")
+		return errors.New("pin-value is not allowed: the configuration, logs or " +
+			"process list would reveal the PIN; put it into a file and set pin-source=file:/path")
 	}
 	set := u.setter(name, where)
 	if set == nil {
@@ -138,7 +138,7 @@ func (u *URI) setSlotID(v string) error {
 
 func (u *URI) setPINSource(v string) error {
 	if strings.HasPrefix(v, "|") {
-		return errors.New("a command is refused; name a file, as in pin-source=file:/etc/attestd/pin")
+		return errors.New("must be a file, such as pin-source=file:/etc/attestd/pin, and not a command")
 	}
 	if name, found := strings.CutPrefix(v, credentialScheme); found {
 		if !isCredentialName(name) {
@@ -184,7 +184,8 @@ func (u URI) PINFile() (string, error) {
 	}
 	dir := os.Getenv(CredentialsVariable)
 	if dir == "" {
-		return "", fmt.Errorf("%s%s: $%s is not set: only a service that systemd gives the credential (LoadCredential=, LoadCredentialEncrypted=) has it",
+		return "", fmt.Errorf("%s%s: $%s is not set: systemd sets it for services with LoadCredential= or "+
+			"LoadCredentialEncrypted=",
 			credentialScheme, name, CredentialsVariable)
 	}
 	return filepath.Join(dir, name), nil
@@ -254,11 +255,11 @@ func percentDecode(s string) (string, error) {
 			b.WriteByte(s[i])
 		default:
 			if len(s) < i+3 {
-				return "", errors.New("ends inside a percent-encoding")
+				return "", errors.New("ends within a percent-encoding")
 			}
 			c, err := hex.DecodeString(s[i+1 : i+3])
 			if err != nil {
-				return "", errors.New("has a % that two hex digits do not follow")
+				return "", errors.New("has a % without two hex digits after it")
 			}
 			b.WriteByte(c[0])
 			i += 2

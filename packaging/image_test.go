@@ -66,7 +66,7 @@ func TestImage(t *testing.T) {
 	if len(check) < 2 || check[0] != "CMD" {
 		t.Fatalf("health check: %v", check)
 	}
-	if out, err := c.command(t.Context(), check[1:]...).CombinedOutput(); err == nil || !strings.Contains(string(out), "no daemon is running") {
+	if out, err := c.command(t.Context(), check[1:]...).CombinedOutput(); err == nil || !strings.Contains(string(out), "no daemon listens") {
 		t.Errorf("healthy before it runs: %v %s", err, out)
 	}
 	if out, err := c.command(t.Context(), append(c.config.Entrypoint, "setup", "--yes")...).CombinedOutput(); err != nil {

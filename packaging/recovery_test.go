@@ -115,7 +115,7 @@ func (o *operator) lostTail(t *testing.T) {
 		t.Errorf("it was the log %s, and is %s: %s", before, after, accepted)
 	}
 	o.works(t)
-	if out, err := o.try(t, "attestd log verify --since-checkpoint /root/published.checkpoint"); err == nil || !strings.Contains(out, "were left when this log went on") {
+	if out, err := o.try(t, "attestd log verify --since-checkpoint /root/published.checkpoint"); err == nil || !strings.Contains(out, "but this log continues only") {
 		t.Errorf("what was lost is not told: %s (%v)", out, err)
 	}
 	o.run(t, "attestd log verify && rm -r /root/before-accept-loss /root/snapshot.db && systemctl start attestd-backup")

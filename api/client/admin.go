@@ -26,7 +26,7 @@ import (
 
 // ErrNotRunning means that no daemon listens on the admin socket. If this user may not open the socket, the error is
 // fs.ErrPermission instead.
-var ErrNotRunning = errors.New("no daemon is running at this socket")
+var ErrNotRunning = errors.New("no daemon listens on this socket")
 
 // Admin is a client of the admin socket. It is safe for concurrent use.
 type Admin struct{ caller caller }
@@ -210,7 +210,7 @@ func report[Report any](ctx context.Context, a *Admin, call call, progress func(
 		return nil
 	})
 	if err == nil && report == nil {
-		err = fmt.Errorf("the daemon ended its answer of %s without a report", call.path)
+		err = fmt.Errorf("the daemon ended its response to %s without a report", call.path)
 	}
 	if err != nil {
 		return found, err

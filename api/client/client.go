@@ -296,14 +296,14 @@ type late struct {
 	err error
 }
 
-func (l late) Error() string { return l.who + " has not answered in time" }
+func (l late) Error() string { return l.who + " did not answer in time" }
 func (l late) Unwrap() error { return l.err }
 
 func readProblem(resp *http.Response) *Problem {
 	p := &Problem{}
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if json.Unmarshal(body, p) != nil || p.Code == "" {
-		*p = Problem{Problem: wire.Problem{Detail: "the server answered " + resp.Status + ", and not as attestd does"}}
+		*p = Problem{Problem: wire.Problem{Detail: "the server answered " + resp.Status + ", which is not attestd's format"}}
 	}
 	p.Status = resp.StatusCode
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {

@@ -112,7 +112,7 @@ func newEncoder(c Coding) (encoder, error) {
 	case Gzip:
 		return fastgzip.NewWriterLevel(nil, gzipLevel)
 	}
-	return nil, fmt.Errorf("no content coding %q", c)
+	return nil, fmt.Errorf("unknown content coding %q", c)
 }
 
 // Encode writes a body, given in pieces, in a coding other than Identity. Its errors are errors of writing to the
@@ -161,5 +161,5 @@ func NewReader(contentEncoding string, body io.Reader) (io.ReadCloser, error) {
 		}
 		return d.IOReadCloser(), nil
 	}
-	return nil, fmt.Errorf("the Content-Encoding %.40q is none of %s", contentEncoding, Accepted)
+	return nil, fmt.Errorf("the Content-Encoding %.40q is not one of %s", contentEncoding, Accepted)
 }

@@ -36,7 +36,7 @@ func ParseRole(name string) (Role, error) {
 	if i := slices.Index(Roles(), name); i >= 0 {
 		return Viewer + Role(i), nil
 	}
-	return 0, fmt.Errorf("%q is no role: %s", name, strings.Join(Roles(), ", "))
+	return 0, fmt.Errorf("unknown role %q: use one of %s", name, strings.Join(Roles(), ", "))
 }
 
 // Principal is a signed-in user.
@@ -97,7 +97,7 @@ var verbs = map[string]verb{
 // Errors of a gate that refuses a request.
 var (
 	errRole  = errors.New("your role does not allow this")
-	errStale = errors.New("sign in again: you signed in more than five minutes ago")
+	errStale = errors.New("sign in again: your sign-in is older than five minutes")
 )
 
 // gate is the only way from a page to the admin socket. It names the principal as the caller, and refuses requests that

@@ -107,7 +107,7 @@ func TestAChangeAsksToSignInAgainAfterFiveMinutes(t *testing.T) {
 	a.signIn()
 	a.ahead.Store(5*60 + 1)
 	status, _, body := a.post("/keys", key)
-	if status != http.StatusForbidden || !strings.Contains(body, "your sign-in is older than five minutes. Nothing was changed.") || !strings.Contains(body, "attestd console --role operator") {
+	if status != http.StatusForbidden || !strings.Contains(body, "your sign-in is older than five minutes. The change was not made.") || !strings.Contains(body, "attestd console --role operator") {
 		t.Errorf("later: %d %s", status, body)
 	}
 }

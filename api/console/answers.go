@@ -33,62 +33,62 @@ func answers(s wire.Status, now time.Time) []answer {
 }
 
 func signs(s wire.Status) answer {
-	a := answer{Question: "Does it sign?", Detail: s.Signing.Why, Command: s.Signing.Remedy, State: bad}
+	a := answer{Question: "Signing", Detail: s.Signing.Why, Command: s.Signing.Remedy, State: bad}
 	switch s.Signing.State {
 	case wire.SigningReady:
-		a.State, a.Words, a.Detail = good, "It signs", "as "+short(s.SignerAddress.String())
+		a.State, a.Words, a.Detail = good, "operational", "as "+short(s.SignerAddress.String())
 	case wire.SigningPaused:
-		a.Words = "Paused"
+		a.Words = "paused"
 	case wire.SigningHalted:
-		a.Words = "Halted"
+		a.Words = "halted"
 	default:
-		a.Words = "It does not sign"
+		a.Words = "failing"
 	}
 	if a.State == bad {
-		a.Felt = "Requests for attestations are answered 503, and may be tried again."
+		a.Felt = "Requests for attestations get 503 and can be retried."
 	}
 	return a
 }
 
 func isWhole(s wire.Status, now time.Time) answer {
-	a := answer{Question: "Is history whole?", Page: "/audit"}
+	a := answer{Question: "Journal integrity", Page: "/audit"}
 	audit, fault := s.Journal.LastAudit, s.Failing["journal"]
 	switch {
 	case audit != nil && audit.Damages > 0:
-		a.State, a.Words, a.Detail, a.Command = bad, "It is damaged", fmt.Sprintf("%s found by the audit of %s", counted(audit.Damages, "fault"), text.Time(audit.Time)), "attestd log verify"
-		a.Felt = "Proofs of attestations may not hold."
+		a.State, a.Words, a.Detail, a.Command = bad, "damaged", fmt.Sprintf("%s found by the audit of %s", counted(audit.Damages, "fault"), text.Time(audit.Time)), "attestd log verify"
+		a.Felt = "Proofs of attestations may be invalid."
 	case fault != "":
-		a.State, a.Words, a.Detail, a.Command = bad, "It cannot be told", fault, "attestd doctor"
-		a.Felt = "Nothing is attested that cannot be recorded."
+		a.State, a.Words, a.Detail, a.Command = bad, "unknown", fault, "attestd doctor"
+		a.Felt = "Attesting stops while the journal cannot record."
 	case audit == nil:
-		a.State, a.Words, a.Command = warn, "Not verified yet", "attestd log verify"
-		a.Detail = fmt.Sprintf("%s since %s", counted(s.Journal.Records, "record")+"; none was audited", text.Time(s.Started))
+		a.State, a.Words, a.Command = warn, "not verified yet", "attestd log verify"
+		a.Detail = fmt.Sprintf("%s since %s", counted(s.Journal.Records, "record")+", none audited", text.Time(s.Started))
 	default:
-		a.State, a.Words = good, "It is whole"
+		a.State, a.Words = good, "verified"
 		a.Detail = fmt.Sprintf("%s audited %s ago, %d since", counted(audit.Records, "record"), span(now.Sub(audit.Time)), max(0, s.Journal.Records-audit.Records))
 	}
 	return a
 }
 
 func isFresh(s wire.Status) answer {
-	a := answer{Question: "Are data fresh?", Page: "/replica"}
+	a := answer{Question: "Data", Page: "/replica"}
 	switch replica := s.Reads.Replica; {
 	case s.Failing["replica"] != "":
-		a.State, a.Words, a.Detail, a.Command = bad, "They are not", s.Failing["replica"], "attestd replica status"
-		a.Felt = "Queries are refused, or answered with what is old."
+		a.State, a.Words, a.Detail, a.Command = bad, "unavailable", s.Failing["replica"], "attestd replica status"
+		a.Felt = "Queries are refused or return old data."
 	case s.Reads.Source == "off":
-		a.Words, a.Detail = "None are served", "graphql.source is off"
+		a.Words, a.Detail = "not served", "graphql.source is off"
 	case replica == nil:
-		a.Words, a.Detail = "As the upstream has them", "queries are forwarded to "+s.Reads.Upstream
+		a.Words, a.Detail = "from the upstream", "queries are forwarded to "+s.Reads.Upstream
 	case replica.Follower == nil:
-		a.Words, a.Detail = "As they were imported", "last changed "+text.Time(replica.Updated)+"; no upstream is followed"
+		a.Words, a.Detail = "imported", "last changed "+text.Time(replica.Updated)+"; an upstream is not configured"
 	case replica.Follower.Failing:
-		a.State, a.Words, a.Detail, a.Command = warn, "The upstream fails", text.OneLine(replica.Follower.LastError), "attestd replica status"
+		a.State, a.Words, a.Detail, a.Command = warn, "upstream unreachable, retrying", text.OneLine(replica.Follower.LastError), "attestd replica status"
 	case replica.Follower.LagSeconds == nil:
-		a.State, a.Words, a.Detail = warn, "Not complete yet", text.Follower(*replica.Follower)
+		a.State, a.Words, a.Detail = warn, "incomplete", text.Follower(*replica.Follower)
 	default:
 		lag := time.Duration(*replica.Follower.LagSeconds * float64(time.Second))
-		a.State, a.Words = good, "They are fresh"
+		a.State, a.Words = good, "up to date"
 		a.Detail = fmt.Sprintf("%s behind %s", span(lag), s.Reads.Upstream)
 	}
 	return a

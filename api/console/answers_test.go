@@ -27,19 +27,19 @@ func TestTheThreeAnswers(t *testing.T) {
 		signs, whole, fresh string
 	}{
 		{"all is well", wire.Status{Signing: wire.Signing{State: wire.SigningReady}, Journal: audited(0), Reads: follows(follower.Status{LagSeconds: &lag})},
-			"good: It signs", "good: It is whole: 1 200 records audited 5 min ago, 34 since", "good: They are fresh: 2 s behind https://up.example"},
+			"good: operational", "good: verified: 1 200 records audited 5 min ago, 34 since", "good: up to date: 2 s behind https://up.example"},
 		{"an operator paused it", wire.Status{Signing: wire.Signing{State: wire.SigningPaused, Why: "upgrade", Remedy: "attestd resume"}},
-			"bad: Paused: upgrade: Requests for attestations are answered 503, and may be tried again.: attestd resume", "warn: Not verified yet", ": As the upstream has them"},
+			"bad: paused: upgrade: Requests for attestations get 503 and can be retried.: attestd resume", "warn: not verified yet", ": from the upstream"},
 		{"the watchtower halted it", wire.Status{Signing: wire.Signing{State: wire.SigningHalted}}, "bad: Halted", "warn:", ":"},
-		{"the HSM is away", wire.Status{Signing: wire.Signing{State: wire.SigningFailing, Why: "the HSM is not available"}}, "bad: It does not sign: the HSM is not available", "warn:", ":"},
-		{"the journal is damaged", wire.Status{Journal: audited(1)}, "bad:", "bad: It is damaged: 1 fault found by the audit of 2026-01-31 11:55:00Z", ":"},
-		{"the journal's disk fails", wire.Status{Failing: map[string]string{"journal": "disk I/O error"}}, "bad:", "bad: It cannot be told: disk I/O error", ":"},
-		{"the replica is too far behind", wire.Status{Failing: map[string]string{"replica": "10 min behind"}}, "bad:", "warn:", "bad: They are not: 10 min behind: Queries are refused"},
-		{"queries are off", wire.Status{Reads: wire.ReadsStatus{Source: "off"}}, "bad:", "warn:", ": None are served"},
+		{"the HSM is away", wire.Status{Signing: wire.Signing{State: wire.SigningFailing, Why: "the HSM is not available"}}, "bad: failing: the HSM is not available", "warn:", ":"},
+		{"the journal is damaged", wire.Status{Journal: audited(1)}, "bad:", "bad: damaged: 1 fault found by the audit of 2026-01-31 11:55:00Z", ":"},
+		{"the journal's disk fails", wire.Status{Failing: map[string]string{"journal": "disk I/O error"}}, "bad:", "bad: unknown: disk I/O error", ":"},
+		{"the replica is too far behind", wire.Status{Failing: map[string]string{"replica": "10 min behind"}}, "bad:", "warn:", "bad: unavailable: 10 min behind: Queries are refused"},
+		{"queries are off", wire.Status{Reads: wire.ReadsStatus{Source: "off"}}, "bad:", "warn:", ": not served"},
 		{"rows were imported", wire.Status{Reads: wire.ReadsStatus{Source: "replica", Replica: &wire.ReplicaStatus{Status: index.Status{Updated: now}}}},
-			"bad:", "warn:", ": As they were imported: last changed 2026-01-31 12:00:00Z"},
-		{"the upstream fails", wire.Status{Reads: follows(follower.Status{Failing: true, LastError: "connection\nrefused"})}, "bad:", "warn:", "warn: The upstream fails: connection\uFFFDrefused"},
-		{"the backfill goes on", wire.Status{Reads: follows(follower.Status{State: follower.StateBackfill})}, "bad:", "warn:", "warn: Not complete yet: backfill"},
+			"bad:", "warn:", ": imported: last changed 2026-01-31 12:00:00Z"},
+		{"the upstream fails", wire.Status{Reads: follows(follower.Status{Failing: true, LastError: "connection\nrefused"})}, "bad:", "warn:", "warn: upstream unreachable, retrying: connection\uFFFDrefused"},
+		{"the backfill goes on", wire.Status{Reads: follows(follower.Status{State: follower.StateBackfill})}, "bad:", "warn:", "warn: incomplete: backfill"},
 	} {
 		got := answers(c.status, now)
 		for i, want := range []string{c.signs, c.whole, c.fresh} {
@@ -67,8 +67,8 @@ func TestFiguresSumUpWhatTheGraphsDraw(t *testing.T) {
 		samples = append(samples, s)
 	}
 	want := map[string][2]string{
-		"Attestations": {"600", "1 200"}, "p50, in the middle": {"2.0 ms", "2.0 ms"}, "p99, in the worst second": {"250.0 ms", "250.0 ms"},
-		"Errors answered": {"4 (rate_limited 3, paused 1)", "4 (rate_limited 3, paused 1)"}, "Queries": {"60", "120"},
+		"Attestations": {"600", "1 200"}, "Latency, median": {"2.0 ms", "2.0 ms"}, "Latency, p99 of the worst second": {"250.0 ms", "250.0 ms"},
+		"Errors": {"4 (rate_limited 3, paused 1)", "4 (rate_limited 3, paused 1)"}, "Queries": {"60", "120"},
 	}
 	for _, f := range figures(samples) {
 		if got := [2]string{f.Minute, f.Window}; got != want[f.Name] {

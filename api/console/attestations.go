@@ -207,7 +207,7 @@ type recordView struct {
 func showAttestation(w http.ResponseWriter, v *visit) error {
 	id, err := uuid.Parse(v.PathValue("id"))
 	if err != nil {
-		return badRequest(fmt.Sprintf("%q is no id of an attestation: that is a UUID.", v.PathValue("id")))
+		return badRequest(fmt.Sprintf("%q is not an attestation id: it must be a UUID.", v.PathValue("id")))
 	}
 	keys, err := keyNames(v)
 	if err != nil {
@@ -248,7 +248,7 @@ func newRecordView(row attestationRow, proof appliance.InclusionProof) recordVie
 func downloadProof(w http.ResponseWriter, v *visit) error {
 	id, err := uuid.Parse(v.PathValue("id"))
 	if err != nil {
-		return badRequest(fmt.Sprintf("%q is no id of an attestation: that is a UUID.", v.PathValue("id")))
+		return badRequest(fmt.Sprintf("%q is not an attestation id: it must be a UUID.", v.PathValue("id")))
 	}
 	e, proof, err := v.Admin.Prove(v.Context(), id)
 	if err != nil {

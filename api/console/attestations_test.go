@@ -94,11 +94,11 @@ func TestASearchThatMeansNothingSaysSo(t *testing.T) {
 	t.Parallel()
 	b := start(t).signedIn(t, "auditor")
 	for q, want := range map[string]string{
-		"q=%3Cscript%3E":                 "no address and no hash",
+		"q=%3Cscript%3E":                 "Enter an attestation id",
 		"q=0x" + strings.Repeat("g", 64): "64 hex digits",
 		"q=0x" + strings.Repeat("g", 40): "only hex digits",
-		"from=yesterday":                 "is no time",
-		"before=-1":                      "is no index",
+		"from=yesterday":                 "is not a time",
+		"before=-1":                      "is not an index",
 	} {
 		_, _, body := b.get("/attestations?" + q)
 		if !strings.Contains(body, want) || !strings.Contains(body, `role="alert"`) || strings.Contains(body, "<script>") {
@@ -180,7 +180,7 @@ func TestAViewerSeesNoAddresses(t *testing.T) {
 	}
 	for _, query := range []string{pair.Beneficiary.String(), pair.Beneficiary.String() + "&as=unspendable", pair.Beneficiary.String() + "&as=beneficiary", a.Hash.String()} {
 		status, _, body := b.get("/attestations?q=" + query)
-		if status != http.StatusOK || strings.Contains(body, a.ID.String()) || !strings.Contains(body, "may not search by address or hash") {
+		if status != http.StatusOK || strings.Contains(body, a.ID.String()) || !strings.Contains(body, "does not allow a search by address or hash") {
 			t.Errorf("searched by %s: %d %s", query, status, body)
 		}
 	}

@@ -91,7 +91,8 @@ func (a *audits) run(w http.ResponseWriter, v *visit) error {
 	case a.one <- struct{}{}:
 		defer func() { <-a.one }()
 	default:
-		return &client.Problem{Problem: wire.Problem{Status: http.StatusConflict, Detail: "Another audit is running. One at a time is made here: each reads the whole journal."}}
+		return &client.Problem{Problem: wire.Problem{Status: http.StatusConflict, Detail: "Another audit is running, " +
+			"and only one can run at a time. Try again when it ends."}}
 	}
 	if live {
 		return v.stream(w, func(ctx context.Context, send func(event string, data any) error) error {
@@ -139,7 +140,7 @@ func (v *visit) verify(ctx context.Context, earlier string, progress func(done, 
 	}
 	report, err := v.Admin.Verify(ctx, opts)
 	if problem, refused := errors.AsType[*client.Problem](err); refused && earlier != "" && problem.Code == appliance.CodeInvalidField {
-		return nil, "That cannot be held against the journal: " + problem.Detail + ".", nil
+		return nil, "The checkpoint cannot be compared with the journal: " + problem.Detail + ".", nil
 	}
 	if err != nil {
 		return nil, "", err
@@ -184,7 +185,7 @@ func readEarlier(r *http.Request) (string, error) {
 		return "", formError(err)
 	}
 	if len(bytes.TrimSpace(text)) == 0 {
-		return "", badRequest("The file that was chosen is empty, which is no checkpoint. Nothing was audited.")
+		return "", badRequest("The chosen file is empty. Choose a file with a checkpoint. The audit did not run.")
 	}
 	return readCheckpoint(string(text))
 }
@@ -194,13 +195,13 @@ func formError(err error) error {
 	if tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](err); isTooLarge {
 		return tooLarge
 	}
-	return badRequest("The form could not be read: " + err.Error() + ".")
+	return badRequest("The form cannot be read: " + err.Error() + ".")
 }
 
 // readCheckpoint restores the line ends that were signed, because forms change them.
 func readCheckpoint(text string) (string, error) {
 	if len(text) > maxCheckpoint {
-		return "", badRequest(fmt.Sprintf("That is no checkpoint: it has more than %d bytes.", maxCheckpoint))
+		return "", badRequest(fmt.Sprintf("This is not a checkpoint: it has more than %d bytes.", maxCheckpoint))
 	}
 	text = strings.TrimSpace(strings.ReplaceAll(text, "\r\n", "\n"))
 	if text != "" {

@@ -67,12 +67,12 @@ func TestAnAuditHoldsAnOlderCheckpointAgainstTheJournal(t *testing.T) {
 		want       []string
 		not        string
 	}{
-		"none":                    {"", []string{"The journal is whole", "it is its own key"}, "It begins with"},
-		"one that was kept":       {string(kept), []string{"The journal is whole", "It begins with the checkpoint of", "records of example.com/console"}, "no longer"},
-		"with a form's line ends": {strings.ReplaceAll(string(kept), "\n", "\r\n") + "\r\n", []string{"It begins with the checkpoint of"}, "no longer"},
-		"of another history":      {string(rewritten), []string{"The journal is damaged: 1", "It no longer has the checkpoint of 1 records", "are not those of the earlier checkpoint"}, "It begins with"},
-		"tampered with":           {strings.Replace(string(kept), "\n", "\n1", 1), []string{"That cannot be held against the journal", "earlier checkpoint"}, "The journal is"},
-		"rubbish":                 {"<b>rubbish</b>", []string{"That cannot be held against the journal", "&lt;b&gt;rubbish"}, "The journal is"},
+		"none":                    {"", []string{"Journal integrity: verified", "its own key"}, "The journal begins with"},
+		"one that was kept":       {string(kept), []string{"Journal integrity: verified", "The journal begins with the checkpoint of", "records of example.com/console"}, "no longer"},
+		"with a form's line ends": {strings.ReplaceAll(string(kept), "\n", "\r\n") + "\r\n", []string{"The journal begins with the checkpoint of"}, "no longer"},
+		"of another history":      {string(rewritten), []string{"The journal is damaged: 1", "The journal no longer begins with the checkpoint of 1 records", "differ from the earlier checkpoint"}, "The journal begins with"},
+		"tampered with":           {strings.Replace(string(kept), "\n", "\n1", 1), []string{"The checkpoint cannot be compared with the journal", "earlier checkpoint"}, "Journal integrity"},
+		"rubbish":                 {"<b>rubbish</b>", []string{"The checkpoint cannot be compared with the journal", "&lt;b&gt;rubbish"}, "Journal integrity"},
 	} {
 		status, body := b.postAudit(c.checkpoint)
 		for _, want := range c.want {
@@ -87,7 +87,7 @@ func TestAnAuditHoldsAnOlderCheckpointAgainstTheJournal(t *testing.T) {
 	if status, _, _ := b.post("/audit", url.Values{"checkpoint": {strings.Repeat("a", 20<<10)}}); status != http.StatusBadRequest {
 		t.Errorf("what is too long for a checkpoint: %d", status)
 	}
-	if _, _, body := b.get("/audit"); !strings.Contains(body, "The last audit ended") {
+	if _, _, body := b.get("/audit"); !strings.Contains(body, "Last audit: 2") {
 		t.Errorf("the page does not tell of the last audit: %s", body)
 	}
 }
@@ -149,7 +149,7 @@ func TestAFileThatIsNoCheckpointIsNotAudited(t *testing.T) {
 			t.Fatal(err)
 		}
 		status, body := b.send("/audit", parts.FormDataContentType(), &form)
-		if status != want.status || !strings.Contains(body, want.says) || strings.Contains(body, "is whole") {
+		if status != want.status || !strings.Contains(body, want.says) || strings.Contains(body, "Journal integrity: verified") {
 			t.Errorf("a file of %d bytes: %d %s", len(content), status, body)
 		}
 	}

@@ -113,6 +113,6 @@ func (c *Console) Link(role, by string) (wire.ConsoleLink, error) {
 		return wire.ConsoleLink{}, appliance.Errorf(appliance.CodeInvalidField, "%s", err).In("role")
 	}
 	token, expires := c.sessions.invite(r, by)
-	c.logger.Info("console: a link was made", "role", role, "by", by)
+	c.logger.Info("console: created a link", "role", role, "by", by)
 	return wire.ConsoleLink{URL: c.opts.URL.JoinPath("link", token).String(), Role: role, Expires: expires.UTC()}, nil
 }

@@ -30,13 +30,13 @@ func figures(samples []wire.Sample) []figure {
 		of("Attestations", func(s []wire.Sample) string {
 			return grouped(total(s, func(s wire.Sample) int64 { return s.Attestations }))
 		}),
-		of("p50, in the middle", func(s []wire.Sample) string {
+		of("Latency, median", func(s []wire.Sample) string {
 			return latency(s, func(s wire.Sample) *float64 { return s.P50Seconds }, .5)
 		}),
-		of("p99, in the worst second", func(s []wire.Sample) string {
+		of("Latency, p99 of the worst second", func(s []wire.Sample) string {
 			return latency(s, func(s wire.Sample) *float64 { return s.P99Seconds }, 1)
 		}),
-		of("Errors answered", errorsTold),
+		of("Errors", errorsTold),
 		of("Queries", func(s []wire.Sample) string { return grouped(total(s, func(s wire.Sample) int64 { return s.Reads })) }),
 	}
 }

@@ -132,7 +132,7 @@ func (f keyForm) read(now time.Time) (request appliance.KeyRequest, wrong string
 	if f.Expires != "" {
 		end, err := time.Parse(time.DateOnly, f.Expires)
 		if err != nil || !end.After(now) {
-			return request, "The day of expiry must be a date in the future, such as 2027-01-31."
+			return request, "The expiry date must be in the future, such as 2027-01-31."
 		}
 		request.Expires = end
 	}
@@ -155,7 +155,7 @@ func revokeKey(w http.ResponseWriter, v *visit) error {
 	id := v.PathValue("id")
 	name, known := keys[id]
 	if known && strings.TrimSpace(v.PostFormValue("name")) != name {
-		return v.showKeys(w, keysView{Wrong: "Nothing was revoked: what was typed is not the name of the API key, " + name + "."})
+		return v.showKeys(w, keysView{Wrong: "Not revoked: to confirm, type the API key's name, " + name + "."})
 	}
 	if _, err := v.Admin.RevokeKey(v.Context(), id); err != nil {
 		return err

@@ -69,7 +69,7 @@ func TestAKeyIsMadeUsedAndRevoked(t *testing.T) {
 	if strings.Contains(body, token) {
 		t.Error("the token is shown again")
 	}
-	if _, _, body := b.post("/keys/"+key.ID+"/revoke", url.Values{"name": {"made & use"}}); !strings.Contains(body, "Nothing was revoked") {
+	if _, _, body := b.post("/keys/"+key.ID+"/revoke", url.Values{"name": {"made & use"}}); !strings.Contains(body, "Not revoked") {
 		t.Errorf("another name: %s", body)
 	}
 	if key := r.theKey(t, name); !key.Revoked.IsZero() {
@@ -117,8 +117,8 @@ func TestAFormThatIsWrongMakesNoKeyAndIsKept(t *testing.T) {
 	for name, c := range map[string]struct{ field, value, want string }{
 		"rate":       {"rate", "fast", "must be like 10/s"},
 		"no scope":   {"scope", "", "no scope"},
-		"a past day": {"expires", "2020-01-01", "a date in the future"},
-		"no day":     {"expires", "tomorrow", "a date in the future"},
+		"a past day": {"expires", "2020-01-01", "must be in the future"},
+		"no day":     {"expires", "tomorrow", "must be in the future"},
 		"no network": {"allowFrom", "10.0.0.0/33", "is not a network"},
 		"no name":    {"name", " ", "name must be 1 to 128 bytes"},
 		"attestor":   {"attestor", "nobody", "attestor"},
@@ -155,7 +155,7 @@ func TestAKeyIsNotMadeByWhoSignedInLongAgo(t *testing.T) {
 	a.signIn()
 	a.ahead.Store(6 * 60)
 	status, _, body := a.post("/keys", newKeyForm("late"))
-	if status != http.StatusForbidden || !strings.Contains(body, "sign in again") || !strings.Contains(body, "Nothing was changed") {
+	if status != http.StatusForbidden || !strings.Contains(body, "sign in again") || !strings.Contains(body, "The change was not made") {
 		t.Errorf("%d: %s", status, body)
 	}
 }

@@ -91,7 +91,7 @@ func (p *provider) client(ctx context.Context) (*oidc.Provider, *oauth2.Config, 
 		// outlive this sign-in.
 		lasting := oidc.ClientContext(context.WithoutCancel(ctx), &http.Client{Transport: p.HTTP, Timeout: oidcTimeout})
 		if known, err = oidc.NewProvider(lasting, p.Issuer); err != nil {
-			return nil, nil, fmt.Errorf("ask %s about itself: %w", p.Issuer, err)
+			return nil, nil, fmt.Errorf("read the configuration of %s: %w", p.Issuer, err)
 		}
 		p.mu.Lock()
 		p.discovered = known
@@ -107,7 +107,7 @@ func (p *provider) client(ctx context.Context) (*oidc.Provider, *oauth2.Config, 
 }
 
 // errTooMany means that too many sign-ins have begun.
-var errTooMany = errors.New("too many sign-ins have begun")
+var errTooMany = errors.New("too many sign-ins are in progress")
 
 // mayBegin counts a sign-in against the rate limit of an address.
 //
@@ -176,7 +176,7 @@ func (p *provider) take(state, cookie string) (pending, bool) {
 }
 
 // errNoGroup means that a user has signed in without a group that may open the console.
-var errNoGroup = errors.New("you are in no group that may open the console")
+var errNoGroup = errors.New("your groups do not allow access to the console")
 
 // claims are the ID token's claims that the console uses.
 type claims struct {
@@ -204,7 +204,7 @@ func (p *provider) finish(ctx context.Context, code string, begun pending) (Prin
 		return Principal{}, fmt.Errorf("the ID token: %w", err)
 	}
 	if id.Nonce != begun.nonce {
-		return Principal{}, errors.New("the ID token is of another sign-in: its nonce is another one")
+		return Principal{}, errors.New("the ID token belongs to another sign-in: wrong nonce")
 	}
 	var of claims
 	all := make(map[string]any)
@@ -234,10 +234,10 @@ func (p *provider) addUserInfo(ctx context.Context, known *oidc.Provider, token 
 	}
 	info, err := known.UserInfo(ctx, token)
 	if err != nil {
-		return fmt.Errorf("ask about who signed in: %w", err)
+		return fmt.Errorf("read the user info: %w", err)
 	}
 	if info.Subject != subject {
-		return errors.New("the provider's user info is of somebody else")
+		return errors.New("the provider's user info belongs to another user")
 	}
 	said := make(map[string]any)
 	var more claims

@@ -16,14 +16,16 @@ func (c *Console) beginOIDC(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	to, cookie, err := c.provider.begin(r.Context(), ownPath(query.Get("next")), query.Has("again"))
 	if errors.Is(err, errTooMany) {
-		c.logger.Warn("console: too many sign-ins at the provider have begun", "address", r.RemoteAddr)
+		c.logger.Warn("console: too many sign-ins at the provider are in progress", "address", r.RemoteAddr)
 		w.Header().Set("Retry-After", strconv.Itoa(int(startEvery.Seconds())))
-		c.problem(w, r, http.StatusTooManyRequests, "Too many sign-ins have begun. Try again in a minute, or open a link of attestd console.")
+		c.problem(w, r, http.StatusTooManyRequests, "Too many sign-ins are in progress. Try again in a minute, or "+
+			"open a link from: sudo attestd console")
 		return
 	}
 	if err != nil {
-		c.logger.Error("console: the provider cannot be asked", "error", err.Error())
-		c.problem(w, r, http.StatusBadGateway, "The provider does not answer as it should. The appliance's log has the reason; a link of attestd console works without it.")
+		c.logger.Error("console: the provider cannot be reached", "error", err.Error())
+		c.problem(w, r, http.StatusBadGateway, "The identity provider failed. The appliance's log has the reason. To "+
+			"sign in without the provider, open a link from: sudo attestd console")
 		return
 	}
 	http.SetCookie(w, &http.Cookie{
@@ -44,24 +46,27 @@ func (c *Console) endOIDC(w http.ResponseWriter, r *http.Request) {
 	begun, ok := c.provider.take(query.Get("state"), cookie)
 	if !ok {
 		if c.mayTryMore(w, r) {
-			c.problem(w, r, http.StatusForbidden, "This sign-in did not begin in this browser, or more than ten minutes ago. Begin again.")
+			c.problem(w, r, http.StatusForbidden, "This sign-in was started in another browser or is older than ten "+
+				"minutes. Sign in again.")
 		}
 		return
 	}
 	http.SetCookie(w, &http.Cookie{Name: c.oidcCookie(), Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: c.secure()})
 	if query.Has("error") {
 		c.logger.Warn("console: the provider refused a sign-in", "error", query.Get("error"), "description", query.Get("error_description"))
-		c.problem(w, r, http.StatusForbidden, "The provider did not sign you in.")
+		c.problem(w, r, http.StatusForbidden, "The identity provider refused the sign-in.")
 		return
 	}
 	who, err := c.provider.finish(r.Context(), query.Get("code"), begun)
 	switch {
 	case errors.Is(err, errNoGroup):
-		c.logger.Warn("console: who signed in may not open the console", "name", who.Name)
-		c.problem(w, r, http.StatusForbidden, "You signed in as "+who.Name+", who is in no group that may open the console.")
+		c.logger.Warn("console: the signed-in user has no group with access to the console", "name", who.Name)
+		c.problem(w, r, http.StatusForbidden, "You signed in as "+who.Name+", but your groups do not allow access to "+
+			"the console.")
 	case err != nil:
 		c.logger.Error("console: a sign-in failed", "error", err.Error())
-		c.problem(w, r, http.StatusBadGateway, "The provider's answer cannot be used. The appliance's log has the reason.")
+		c.problem(w, r, http.StatusBadGateway, "The identity provider's answer is invalid. The appliance's log has "+
+			"the reason.")
 	default:
 		who.SignedIn = minTime(who.SignedIn, c.now())
 		c.begin(w, r, who)

@@ -74,7 +74,7 @@ func (c *Console) routes() *http.ServeMux {
 	}
 	mux.HandleFunc("GET /static/{version}/{name}", c.looks.static)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		c.problem(w, r, http.StatusNotFound, "There is no such page.")
+		c.problem(w, r, http.StatusNotFound, "Page not found.")
 	})
 	return mux
 }
@@ -106,17 +106,17 @@ func (c *Console) failed(w http.ResponseWriter, v *visit, err error) {
 	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case errors.Is(err, errRole):
-		c.problem(w, v.Request, http.StatusForbidden, fmt.Sprintf("You signed in as %s, who may not do this.", v.Role))
+		c.problem(w, v.Request, http.StatusForbidden, fmt.Sprintf("Your role, %s, does not allow this.", v.Role))
 	case errors.Is(err, errStale):
 		c.writeSignIn(w, v.Request, http.StatusForbidden, signInData{Next: v.page.path, Again: true, Role: v.Role})
 	case isProblem:
 		c.problem(w, v.Request, problem.Status, problem.Detail)
 	case isTooLarge:
-		c.problem(w, v.Request, http.StatusRequestEntityTooLarge, fmt.Sprintf("That is more than %d bytes.", tooLarge.Limit))
+		c.problem(w, v.Request, http.StatusRequestEntityTooLarge, fmt.Sprintf("The form is larger than %d bytes.", tooLarge.Limit))
 	case v.Context().Err() != nil: // the client has disconnected
 	default:
 		c.logger.Error("console: a page failed", "path", v.URL.Path, "error", err.Error())
-		c.problem(w, v.Request, http.StatusInternalServerError, "The appliance did not answer as it should. Its log has the reason.")
+		c.problem(w, v.Request, http.StatusInternalServerError, "The appliance failed to answer. Its log has the reason.")
 	}
 }
 
@@ -140,7 +140,7 @@ const (
 )
 
 var errStreams = &client.Problem{Problem: wire.Problem{
-	Status: http.StatusTooManyRequests, Detail: fmt.Sprintf("You follow %d pages live already: close one of them.", mostStreams),
+	Status: http.StatusTooManyRequests, Detail: fmt.Sprintf("You already have %d live pages open: close one of them.", mostStreams),
 }}
 
 // stream answers with server-sent events (HTML, section 9.2) until produce returns, the client disconnects, or the

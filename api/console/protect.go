@@ -16,13 +16,14 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 func (c *Console) protected(next http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
 	crossOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c.problem(w, r, http.StatusForbidden, "Another site asked for this. Nothing was done.")
+		c.problem(w, r, http.StatusForbidden, "The request came from another site and was refused.")
 	}))
 	next = crossOrigin.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secure(w.Header(), c.secure())
 		if !c.isOwnHost(r.Host) {
-			http.Error(w, "This is no name of the console. If it should be, set console.url.", http.StatusMisdirectedRequest)
+			http.Error(w, "The console does not serve this host name. To allow it, set console.url.",
+				http.StatusMisdirectedRequest)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -114,7 +114,7 @@ func TestTheReplicaIsShownAsItFollows(t *testing.T) {
 	proxy.Unplug()
 	followertest.Await(t, time.Minute, "the page says that the upstream fails", func() bool {
 		_, _, body = b.get("/replica")
-		return strings.Contains(body, "and the upstream fails")
+		return strings.Contains(body, "Upstream unreachable, retrying")
 	})
 	if !strings.Contains(body, `class="notice bad"`) {
 		t.Errorf("it does not say why: %s", body)
@@ -124,7 +124,7 @@ func TestTheReplicaIsShownAsItFollows(t *testing.T) {
 func TestAReplicaThatFollowsNothingSaysSo(t *testing.T) {
 	t.Parallel()
 	status, _, body := start(t).signedIn(t, "viewer").get("/replica")
-	for _, want := range []string{"follows no upstream", "What it holds", "transfers"} {
+	for _, want := range []string{"does not follow an upstream", "Contents", "transfers"} {
 		if status != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%d: the page does not hold %q", status, want)
 		}

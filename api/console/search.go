@@ -56,13 +56,13 @@ func readSearch(form url.Values, keys map[string]string, addresses bool) (s sear
 		}
 		var ok bool
 		if *t.into, ok = readTime(t.text); !ok {
-			s.Wrong = t.text + " is no time such as 2026-01-31T09:00."
+			s.Wrong = t.text + " is not a time such as 2026-01-31T09:00."
 		}
 	}
 	if text := form.Get("before"); text != "" {
 		before, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || before < 0 {
-			s.Wrong = text + " is no index."
+			s.Wrong = text + " is not an index."
 		}
 		s.query.Before = before
 	}
@@ -97,16 +97,17 @@ func (s *search) readQ(as string, keys map[string]string, addresses bool) {
 	}
 	switch isHash := len(s.Q) == hashLen; {
 	case (isHash || len(s.Q) == addressLen) && !addresses:
-		s.Wrong = "A viewer may not search by address or hash: the answer would say whether it was attested."
+		s.Wrong = "The viewer role does not allow a search by address or hash, because the result would reveal " +
+			"attestations."
 	case isHash:
 		s.query.Hash = new(appliance.Digest)
 		if err := s.query.Hash.UnmarshalText([]byte(s.Q)); err != nil {
-			s.Wrong = "A hash has 0x and 64 hex digits."
+			s.Wrong = "A hash must be 0x and 64 hex digits."
 		}
 	case len(s.Q) == addressLen:
 		s.readAddress(as)
 	default:
-		s.Wrong = "That is no attestation's id, no API key's id or name, no address and no hash."
+		s.Wrong = "Enter an attestation id, an API key id or name, an address or a hash."
 	}
 }
 
@@ -118,7 +119,7 @@ func (s *search) readKey(keys map[string]string) bool {
 			s.query.KeyID, s.Wrong = id, ""
 			return true
 		case s.Q == name && s.query.KeyID != "":
-			s.Wrong = "Several API keys have this name: search by the id of one of them."
+			s.Wrong = "Several API keys have this name: search by id."
 		case s.Q == name:
 			s.query.KeyID = id
 		}

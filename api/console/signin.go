@@ -107,7 +107,7 @@ func (c *Console) mayTryMore(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	}
 	w.Header().Set("Retry-After", "2")
-	c.problem(w, r, http.StatusTooManyRequests, "Too many links were tried that are none. Try again in a few seconds.")
+	c.problem(w, r, http.StatusTooManyRequests, "Too many invalid links. Try again in a few seconds.")
 	return false
 }
 
@@ -115,8 +115,9 @@ func (c *Console) noLink(w http.ResponseWriter, r *http.Request, next string) {
 	if !c.mayTryMore(w, r) {
 		return
 	}
-	c.logger.Warn("console: a link was tried that is none, or none any more", "address", r.RemoteAddr)
-	c.writeSignIn(w, r, http.StatusForbidden, signInData{Next: next, Wrong: "This link was used before, or is older than a minute."})
+	c.logger.Warn("console: an invalid or expired link was used", "address", r.RemoteAddr)
+	c.writeSignIn(w, r, http.StatusForbidden, signInData{Next: next, Wrong: "This link was already used or is older " +
+		"than a minute."})
 }
 
 func (c *Console) signOut(w http.ResponseWriter, r *http.Request) {

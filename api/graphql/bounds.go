@@ -111,7 +111,7 @@ func (t *turns) bounded(run func(context.Context) response) func(context.Context
 }
 
 func overloaded() *document.Error {
-	return document.NewError(appliance.CodeOverloaded, "too many reads at once: try again later")
+	return document.NewError(appliance.CodeOverloaded, "too many concurrent reads: retry later")
 }
 
 // smallAnswer is how many bytes of an answer may use the last quarter of the budget. So slow readers of large answers

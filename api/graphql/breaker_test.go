@@ -86,7 +86,7 @@ func (b *breakerTest) failing(t *testing.T, leftAlone bool) {
 	}
 }
 
-const leftAloneSaid = "left alone for now"
+const leftAloneSaid = "not queried for some seconds"
 
 // tried sends requests until the upstream has received the given number.
 func (b *breakerTest) tried(t *testing.T, want int) {
@@ -99,7 +99,7 @@ func (b *breakerTest) tried(t *testing.T, want int) {
 	}
 }
 
-const opened = `WARN the upstream keeps failing: queries are not forwarded for now error=the upstream answered 500: HTTP 500, "text/plain": "oops"`
+const opened = `WARN the upstream keeps failing: forwarding of queries is suspended error=the upstream answered 500: HTTP 500, "text/plain": "oops"`
 
 func TestBreakerOpens(t *testing.T) {
 	b := newBreakerTest(t, time.Hour)
@@ -157,7 +157,7 @@ func TestBreakerTriesAndCloses(t *testing.T) {
 	trial.Wait()
 	b.fails(nil)
 	b.post(t, statsQuery, "").data(t)
-	b.expect(t, 0, 5+trials+2, "INFO the upstream answers again: queries are forwarded")
+	b.expect(t, 0, 5+trials+2, "INFO the upstream answers again: forwarding of queries resumes")
 }
 
 func gatherGauge(t *testing.T, registry *prometheus.Registry, name string) float64 {

@@ -46,12 +46,12 @@ func newCache(maxBytes int64, now func() time.Time, registry prometheus.Register
 	c := &cache{
 		now: now,
 		hits: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "attestd_graphql_cache_hits_total", Help: "Queries with @cached that were answered from the cache."}),
+			Name: "attestd_graphql_cache_hits_total", Help: "Queries with @cached answered from the cache."}),
 		misses: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "attestd_graphql_cache_misses_total", Help: "Queries with @cached that were executed."}),
 	}
 	evictions := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "attestd_graphql_cache_evictions_total", Help: "Answers that were dropped from the cache before their time, for want of room."})
+		Name: "attestd_graphql_cache_evictions_total", Help: "Responses evicted from the cache before they expired."})
 	entries, err := otter.New(&otter.Options[cacheKey, *cacheEntry]{
 		Clock:            quietClock{},
 		MaximumWeight:    uint64(maxBytes),

@@ -192,14 +192,15 @@ func (e *Endpoint) bound(o Options) error {
 		o.line = defaultLine
 	}
 	tooMany := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "attestd_graphql_overloaded_total", Help: "Queries refused because reads were taking all that they may, by what: executions at once, forwards at once, bytes of answers, or of bodies.",
+		Name: "attestd_graphql_overloaded_total", Help: "Queries refused because reads were at a limit, by limit: " +
+			"concurrent executions, concurrent forwards, bytes of responses, bytes of bodies.",
 	}, []string{"of"})
 	e.executions = newExecutions(o.Executions, o.line, o.Attesting, tooMany.WithLabelValues("executions").Inc)
 	e.forwards = newTurns(maxForwarded, o.line, tooMany.WithLabelValues("forwards").Inc)
 	e.budget = newBudget(o.AnswerBytes, tooMany.WithLabelValues("answers").Inc)
 	e.bodies = newBudget(maxIncoming, tooMany.WithLabelValues("bodies").Inc)
 	return register(o.Registry, tooMany, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "attestd_graphql_answer_bytes", Help: "Bytes of answers that are being made or sent.",
+		Name: "attestd_graphql_answer_bytes", Help: "Bytes of responses in preparation or in transit.",
 	}, func() float64 { return float64(e.budget.held.Load()) }))
 }
 
@@ -361,5 +362,5 @@ func (e *Endpoint) bind(op *operation, variables map[string]any) ([]*document.Se
 }
 
 func introspectionOff() *document.Error {
-	return document.NewError(document.CodeIntrospectionOff, "introspection is switched off")
+	return document.NewError(document.CodeIntrospectionOff, "introspection is off")
 }

@@ -94,7 +94,7 @@ func (e *Endpoint) share(ctx context.Context, key cacheKey, p document.Policy, j
 }
 
 func givenUp() *document.Error {
-	return document.NewError(appliance.CodeTimeout, "the request was given up")
+	return document.NewError(appliance.CodeTimeout, "the request was abandoned")
 }
 
 // isWhole is response.isWhole. For an upstream's answer it must parse JSON, so it takes an execution slot.

@@ -81,7 +81,8 @@ func (r request) message() upstream.Request {
 // checkForwardable refuses a request that the upstream may read differently.
 func (r request) checkForwardable() *document.Error {
 	if r.reserved != "" {
-		return document.NewError(appliance.CodeUnknownField, fmt.Sprintf("%s is no parameter of GraphQL over HTTP: a request that goes upstream has %s only",
+		return document.NewError(appliance.CodeUnknownField, fmt.Sprintf("%s is not a GraphQL over HTTP parameter: a "+
+			"forwarded request can only have %s",
 			document.Show(r.reserved), strings.Join(parameters, ", ")))
 	}
 	if r.get {

@@ -38,7 +38,7 @@ func (e *Endpoint) Health(c *fiber.Ctx) error {
 
 func (e *Endpoint) noHealth() *document.Error {
 	if e.executor == nil {
-		return document.NewError(appliance.CodeUpstreamUnavailable, "the upstream does not tell its health")
+		return document.NewError(appliance.CodeUpstreamUnavailable, "the upstream does not report its health")
 	}
 	return document.NewError(appliance.CodeReplicaUnavailable, "the replica cannot be read")
 }

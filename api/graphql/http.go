@@ -62,7 +62,8 @@ func (e *Endpoint) Handle(c *fiber.Ctx) error {
 	e.vary(c)
 	contentType, ok := negotiate(list(c, fiber.HeaderAccept))
 	if !ok {
-		return refuse(c, http.StatusNotAcceptable, document.NewError(CodeNotAcceptable, "the answer can be "+mediaGraphQL+" or "+mediaJSON))
+		return refuse(c, http.StatusNotAcceptable, document.NewError(CodeNotAcceptable, "the supported response "+
+			"types are "+mediaGraphQL+" or "+mediaJSON))
 	}
 	c.Response().Header.SetContentType(contentType)
 	if chosen, plain := codingOf(c); chosen == coding.Identity && !plain {

@@ -134,7 +134,7 @@ func TestIntrospectionThatIsTooDeepNamesItsBound(t *testing.T) {
 	lists := func(n int) string { return strings.Repeat("fields{type{", n) + "name" + strings.Repeat("}}", n) }
 	levels := func(n int) string { return strings.Repeat("ofType{", n) + "name" + strings.Repeat("}", n) }
 	for _, tt := range []struct{ most, beyond, message string }{
-		{lists(2), lists(3), "the introspection has more than 2 of the lists fields"},
+		{lists(2), lists(3), "the introspection nests the lists fields"},
 		{levels(18), levels(19), "the introspection is deeper than 20 fields"},
 	} {
 		answer{body: e.Execute(`{__type(name:"Query"){`+tt.most+`}}`, "")}.data(t)

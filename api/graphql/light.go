@@ -39,7 +39,7 @@ func list(c *fiber.Ctx, name string) string {
 }
 
 func notAcceptable() *document.Error {
-	return document.NewError(CodeNotAcceptable, "the answer can be without a content coding, or in gzip, br or zstd")
+	return document.NewError(CodeNotAcceptable, "the supported content codings are identity, gzip, br and zstd")
 }
 
 // code returns the coding for a body of the given size, or Identity.
@@ -70,7 +70,7 @@ func (e *Endpoint) encode(ctx context.Context, body pieces, chosen coding.Coding
 	return coded, nil
 }
 
-var errNoBudget = errors.New("no room for the coded answer")
+var errNoBudget = errors.New("not enough memory for the compressed response")
 
 // pieceWriter writes into the pieces of a writer.
 type pieceWriter struct {

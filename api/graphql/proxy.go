@@ -45,7 +45,7 @@ func newProxy(o Options, limits Limits, judges *turns, log *slog.Logger) (*proxy
 	p := &proxy{
 		upstream: o.Upstream, timeout: limits.Timeout, stale: o.StaleIfError, pause: o.breakerOpen, judges: judges, log: log,
 		sent: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "attestd_graphql_stale_total", Help: "Answers past their ttl that were sent because the upstream had failed."}),
+			Name: "attestd_graphql_stale_total", Help: "Expired responses sent because the upstream had failed."}),
 	}
 	p.cause.Store(new(error))
 	if p.pause == 0 {
@@ -59,7 +59,8 @@ func newProxy(o Options, limits Limits, judges *turns, log *slog.Logger) (*proxy
 		OnStateChange: p.changed,
 	})
 	return p, register(o.Registry, p.sent, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "attestd_upstream_breaker_state", Help: "Whether queries are forwarded: 0 yes, 1 one tries, 2 not for now, since the upstream keeps failing.",
+		Name: "attestd_upstream_breaker_state", Help: "Whether queries are forwarded: 0 yes, 1 a single trial query, " +
+			"2 not at present because the upstream keeps failing.",
 	}, func() float64 { return float64(p.breaker.State()) }))
 }
 
@@ -79,10 +80,10 @@ func (p *proxy) changed(_ string, from, to gobreaker.State) {
 	case gobreaker.StateOpen:
 		p.until.Store(new(time.Now().Add(p.pause)))
 		if from == gobreaker.StateClosed {
-			p.log.Warn("the upstream keeps failing: queries are not forwarded for now", "error", *p.cause.Load())
+			p.log.Warn("the upstream keeps failing: forwarding of queries is suspended", "error", *p.cause.Load())
 		}
 	case gobreaker.StateClosed:
-		p.log.Info("the upstream answers again: queries are forwarded")
+		p.log.Info("the upstream answers again: forwarding of queries resumes")
 	}
 }
 
@@ -95,13 +96,15 @@ func (p *proxy) ask(ctx context.Context, r upstream.Request) response {
 	case errors.Is(err, errLimited):
 		return response{status: statusForwarded, upstream: answer, body: pieces{answer.Body}, failed: true}
 	case errors.Is(err, upstream.ErrTooLarge):
-		return refused(statusUnavailable, document.NewError(document.CodeResponseTooLarge, "the upstream's response is too large: ask for fewer rows (p_limit) or fields"))
+		return refused(statusUnavailable, document.NewError(document.CodeResponseTooLarge, "the upstream's response "+
+			"is too large: request fewer rows (p_limit) or fields"))
 	case errors.Is(err, upstream.ErrNoRoom), errors.Is(err, errBusy):
 		return refused(statusUnavailable, overloaded())
 	case errors.Is(err, context.Canceled):
-		return refused(statusUnavailable, document.NewError(appliance.CodeTimeout, "the request was given up"))
+		return refused(statusUnavailable, document.NewError(appliance.CodeTimeout, "the request was abandoned"))
 	case errors.Is(err, gobreaker.ErrOpenState), errors.Is(err, gobreaker.ErrTooManyRequests):
-		paused := appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream keeps failing, and is left alone for now")
+		paused := appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream keeps failing and is not queried "+
+			"for some seconds")
 		paused.RetryAfter = max(time.Until(*p.until.Load()), time.Second).Round(time.Second)
 		return unavailable(paused)
 	}
@@ -110,7 +113,7 @@ func (p *proxy) ask(ctx context.Context, r upstream.Request) response {
 }
 
 // errBusy means that no execution slot was free to parse an answer.
-var errBusy = errors.New("too many reads at once")
+var errBusy = errors.New("too many concurrent reads")
 
 // errLimited counts as a failure, although the answer is forwarded.
 var errLimited = errors.New("the upstream answered 429")
@@ -126,7 +129,7 @@ func (p *proxy) exchange(ctx context.Context, r upstream.Request) (upstream.Resp
 		answer, err := p.upstream.Forward(ctx, r)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
-			err = appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream took too long").Because(fmt.Errorf("no whole answer within %s", p.timeout))
+			err = appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream took too long").Because(fmt.Errorf("no complete answer within %s", p.timeout))
 		case err == nil:
 			err = p.judged(ctx, answer)
 		}

@@ -155,8 +155,8 @@ func TestProxyTellsFailures(t *testing.T) {
 		{"empty", says(200, mediaJSON, ""), "UPSTREAM_UNAVAILABLE", "the upstream's answer is not GraphQL", "1"},
 		{"cut", cuts, "UPSTREAM_UNAVAILABLE", "the upstream cannot be reached", "1"},
 		{"too slow", stalls, "UPSTREAM_UNAVAILABLE", "the upstream took too long", "1"},
-		{"too large", says(200, mediaJSON, `{"data":"`+strings.Repeat("x", 5000)+`"}`), "response_too_large", "the upstream's response is too large: ask for fewer rows (p_limit) or fields", "1"},
-		{"too large when decompressed", zipped(`{"data":"` + strings.Repeat("x", 100_000) + `"}`), "response_too_large", "the upstream's response is too large: ask for fewer rows (p_limit) or fields", "1"},
+		{"too large", says(200, mediaJSON, `{"data":"`+strings.Repeat("x", 5000)+`"}`), "response_too_large", "the upstream's response is too large: request fewer rows (p_limit) or fields", "1"},
+		{"too large when decompressed", zipped(`{"data":"` + strings.Repeat("x", 100_000) + `"}`), "response_too_large", "the upstream's response is too large: request fewer rows (p_limit) or fields", "1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			limits := graphql.Limits{MaxResponseBytes: 5000}

@@ -89,7 +89,7 @@ func (e *Endpoint) readBody(c *fiber.Ctx) ([]byte, *document.Error) {
 	switch {
 	case err != nil:
 		c.Response().SetConnectionClose()
-		return nil, document.NewError(appliance.CodeInvalidJSON, "the body ended before its length")
+		return nil, document.NewError(appliance.CodeInvalidJSON, "the body is shorter than its Content-Length")
 	case len(body) > limit: // chunked
 		drain(c, stream)
 		return nil, tooLarge
@@ -121,7 +121,8 @@ var parameters = []string{"query", "operationName", "variables", "extensions"}
 // requestFromBody reads the parameters of section 5.1 from a POST.
 func requestFromBody(body []byte) (request, *document.Error) {
 	if bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) {
-		return request{}, document.NewError(CodeBatchingUnsupported, "batches are not supported: send one operation a request")
+		return request{}, document.NewError(CodeBatchingUnsupported, "batches are not supported: send one operation "+
+			"per request")
 	}
 	members, err := wire.ReadMembers(body)
 	if err != nil {
@@ -189,7 +190,7 @@ func queryParameters(c *fiber.Ctx) (given map[string]string, failed *document.Er
 			failed = isRepeated(name)
 		}
 		if given[name] = string(value); !utf8.Valid(value) {
-			failed = document.NewError(appliance.CodeInvalidField, document.Show(name)+" is not in UTF-8")
+			failed = document.NewError(appliance.CodeInvalidField, document.Show(name)+" is not UTF-8")
 		}
 	})
 	return given, failed
@@ -204,7 +205,8 @@ func reservedName(names iter.Seq[string]) (reserved string, err error) {
 		}
 		reserved = name
 		if slices.ContainsFunc(parameters, func(p string) bool { return strings.EqualFold(p, name) }) {
-			return name, appliance.Errorf(appliance.CodeUnknownField, "there is no parameter %s; upper and lower case matter", document.Show(name))
+			return name, appliance.Errorf(appliance.CodeUnknownField, "unknown parameter %s; names are case-sensitive",
+				document.Show(name))
 		}
 	}
 	return reserved, nil
@@ -217,13 +219,13 @@ func refusedJSON(err error) *document.Error {
 	case !ok:
 		return document.NewError(appliance.CodeInternal, "internal error")
 	case e.Code == appliance.CodeInvalidJSON:
-		return document.NewError(appliance.CodeInvalidJSON, "the body must be a JSON object in UTF-8 with the member query")
+		return document.NewError(appliance.CodeInvalidJSON, "the body must be a UTF-8 JSON object with the member query")
 	}
 	return document.NewError(e.Code, e.Detail)
 }
 
 func isRepeated(name string) *document.Error {
-	return document.NewError(appliance.CodeDuplicateField, document.Show(name)+" is there twice")
+	return document.NewError(appliance.CodeDuplicateField, document.Show(name)+" occurs twice")
 }
 
 // missingQuery is the error for a request without a query. A request with a query's hash instead (automatic persisted

@@ -112,11 +112,11 @@ func (d document) operation(path string, o named) operation {
 func access(security []node) string {
 	switch len(security) {
 	case 0:
-		return "No API key is needed."
+		return "No API key is required."
 	case 1:
-		return "An API key is needed, in the header x-api-key."
+		return "Requires an API key in the header x-api-key."
 	}
-	return "An API key may be needed, and counts where it is sent."
+	return "An API key in the header x-api-key is optional, unless the configuration requires one."
 }
 
 // contentOf returns the type of a body. If a body has several media types, they share one schema, so the first

@@ -49,7 +49,7 @@ const MaxRetryAfter = 24 * time.Hour
 var ErrTooLarge = errors.New("the upstream's answer is too large")
 
 // ErrNoRoom means that Request.Room gave up an answer.
-var ErrNoRoom = errors.New("no room for the upstream's answer")
+var ErrNoRoom = errors.New("not enough memory for the upstream's answer")
 
 // Forward sends a request with the client's Accept and Content-Type, but with no other header of the client. It returns
 // the upstream's answer with any status except redirects.
@@ -114,7 +114,7 @@ func (c *Client) send(ctx context.Context, r Request) (Response, error) {
 		return Response{}, ctx.Err()
 	case within.Err() != nil:
 		return Response{}, appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream took too long").
-			Because(fmt.Errorf("no whole answer within %s", c.timeout))
+			Because(fmt.Errorf("no complete answer within %s", c.timeout))
 	case appliance.CodeOf(err) == appliance.CodeUpstreamUnavailable:
 		return Response{}, err
 	}
@@ -146,7 +146,7 @@ func (c *Client) exchange(ctx context.Context, r Request) (Response, error) {
 	}
 	if resp.StatusCode/100 == 3 {
 		return answer, appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream answered %d", resp.StatusCode).
-			Because(fmt.Errorf("HTTP %d to %s, which is not followed: configure that address if it is right", resp.StatusCode, excerpt(resp.Header.Get("Location"))))
+			Because(fmt.Errorf("HTTP %d redirect to %s, which is not followed: if that address is right, configure it", resp.StatusCode, excerpt(resp.Header.Get("Location"))))
 	}
 	limit := c.max
 	if r.MaxResponse > 0 {

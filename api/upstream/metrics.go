@@ -38,10 +38,12 @@ type metrics struct {
 func newMetrics(registry prometheus.Registerer) (metrics, error) {
 	m := metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "attestd_upstream_requests_total", Help: "Requests to the upstream: the follower's (query) and clients' (forward), by how they ended.",
+			Name: "attestd_upstream_requests_total", Help: "Requests to the upstream, by kind (query: the " +
+				"follower's; forward: clients') and outcome.",
 		}, []string{"use", "outcome"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "attestd_upstream_request_duration_seconds", Help: "Time of a request to the upstream, its whole answer included.",
+			Name: "attestd_upstream_request_duration_seconds", Help: "Time of a request to the upstream, including " +
+				"its complete answer.",
 			Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"use"}),
 	}

@@ -88,7 +88,7 @@ func (r Response) data() (json.RawMessage, error) {
 	}
 	switch refusal := queryError(body.Errors); {
 	case refusal != nil && slices.ContainsFunc(refusal.Errors, isTemporary):
-		e := appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream cannot answer now")
+		e := appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream cannot answer at present")
 		e.RetryAfter = r.RetryAfter
 		return nil, e.Because(refusal)
 	case refusal != nil:

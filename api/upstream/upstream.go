@@ -120,7 +120,8 @@ func parseURL(address string, allowHTTP bool) (*url.URL, error) {
 	case u.Fragment != "" || strings.Contains(address, "#"):
 		return nil, errors.New("must not have a fragment (#)")
 	case u.Scheme == "http" && !allowHTTP && !isLoopback(u.Hostname()):
-		return nil, fmt.Errorf("must be https: what %s answers over http could be anyone's (http is allowed to this machine, or on request)", u.Hostname())
+		return nil, fmt.Errorf("must be https: over http, an attacker could answer for %s (http is allowed to this "+
+			"machine, or with graphql.upstream_allow_http)", u.Hostname())
 	}
 	return u, nil
 }
@@ -143,7 +144,7 @@ func checkHeaders(headers http.Header) (http.Header, error) {
 		canonical := http.CanonicalHeaderKey(name)
 		switch {
 		case name == "" || strings.ContainsFunc(name, notInToken):
-			return nil, fmt.Errorf("%q is not a header's name", name)
+			return nil, fmt.Errorf("%q is not a header name", name)
 		case slices.Contains(ownHeaders, canonical):
 			return nil, fmt.Errorf("%s cannot be set", canonical)
 		case slices.ContainsFunc(values, hasControl):
@@ -180,7 +181,7 @@ func newTransport(caFile string) (*http.Transport, error) {
 	}
 	t.TLSClientConfig.RootCAs = x509.NewCertPool()
 	if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s has no certificate in PEM", caFile)
+		return nil, fmt.Errorf("%s does not contain a PEM certificate", caFile)
 	}
 	return t, nil
 }

@@ -104,10 +104,10 @@ func TestWrongOptionsAreRefusedWithTheirReason(t *testing.T) {
 		{upstream.Options{URL: "https://upstream.example/#top"}, "must not have a fragment"},
 		{upstream.Options{URL: "https://upstream.example/#"}, "must not have a fragment"},
 		{upstream.Options{URL: "https://upstream.example/", CAFile: filepath.Join(t.TempDir(), "none")}, "no such file"},
-		{upstream.Options{URL: "https://upstream.example/", CAFile: noPEM}, "no certificate in PEM"},
+		{upstream.Options{URL: "https://upstream.example/", CAFile: noPEM}, "does not contain a PEM certificate"},
 		{upstream.Options{URL: "https://upstream.example/", Headers: header("x-api-key", "k")}, ""},
-		{upstream.Options{URL: "https://upstream.example/", Headers: header("x api key", "secret")}, "is not a header's name"},
-		{upstream.Options{URL: "https://upstream.example/", Headers: header("", "secret")}, "is not a header's name"},
+		{upstream.Options{URL: "https://upstream.example/", Headers: header("x api key", "secret")}, "is not a header name"},
+		{upstream.Options{URL: "https://upstream.example/", Headers: header("", "secret")}, "is not a header name"},
 		{upstream.Options{URL: "https://upstream.example/", Headers: header("accept-encoding", "br")}, "Accept-Encoding cannot be set"},
 		{upstream.Options{URL: "https://upstream.example/", Headers: header("X-Api-Key", "secret\r\nHost: x")}, "control character"},
 	} {
@@ -259,7 +259,7 @@ func TestTimeoutIncludesTheBody(t *testing.T) {
 			})
 			c := newClient(t, upstream.Options{URL: s.URL, Timeout: 50 * time.Millisecond})
 			_, err := c.Query(t.Context(), "{ a }", nil)
-			if appliance.CodeOf(err) != appliance.CodeUpstreamUnavailable || !strings.Contains(err.Error(), "took too long: no whole answer within 50ms") {
+			if appliance.CodeOf(err) != appliance.CodeUpstreamUnavailable || !strings.Contains(err.Error(), "took too long: no complete answer within 50ms") {
 				t.Errorf("got %v", err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)

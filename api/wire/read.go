@@ -64,15 +64,15 @@ func explain(err error) error {
 	switch {
 	case isSyntactic && errors.Is(err, jsontext.ErrDuplicateName):
 		name := fieldOf(syntactic.JSONPointer)
-		return appliance.Errorf(appliance.CodeDuplicateField, "%s is there twice", name).In(name)
+		return appliance.Errorf(appliance.CodeDuplicateField, "%s occurs twice", name).In(name)
 	case isSyntactic || !isSemantic:
 		return notAnObject()
 	case errors.Is(err, json.ErrUnknownName):
 		name := fieldOf(semantic.JSONPointer)
 		if meant := similarField(semantic.GoType, name); meant != "" {
-			return appliance.Errorf(appliance.CodeUnknownField, "there is no field %s; did you mean %s?", strconv.Quote(name), meant).In(name)
+			return appliance.Errorf(appliance.CodeUnknownField, "unknown field %s; did you mean %s?", strconv.Quote(name), meant).In(name)
 		}
-		return appliance.Errorf(appliance.CodeUnknownField, "there is no field %s", strconv.Quote(name)).In(name)
+		return appliance.Errorf(appliance.CodeUnknownField, "unknown field %s", strconv.Quote(name)).In(name)
 	case semantic.Err != nil:
 		return appliance.Errorf(appliance.CodeInvalidJSON, "%s: %s", fieldOf(semantic.JSONPointer), semantic.Err)
 	}

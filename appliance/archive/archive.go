@@ -120,7 +120,7 @@ func Read(f io.Reader, dir string) (m Manifest, err error) {
 			return m, notOurs(err)
 		}
 		if header.Name != want || header.Typeflag != tar.TypeReg {
-			return m, notOurs(fmt.Errorf("%q stands where %s should", header.Name, want))
+			return m, notOurs(fmt.Errorf("it has %q in place of %s", header.Name, want))
 		}
 		if want == manifestName {
 			m, err = readManifest(archive)
@@ -134,7 +134,7 @@ func Read(f io.Reader, dir string) (m Manifest, err error) {
 	}
 	// Read to the end: the checksums are there, and a truncated archive lacks them.
 	if !errors.Is(err, io.EOF) {
-		return m, notOurs(fmt.Errorf("it does not end after %s: %w", StoreFile, err))
+		return m, notOurs(fmt.Errorf("the archive does not end after %s: %w", StoreFile, err))
 	}
 	if _, err := io.Copy(io.Discard, z); err != nil {
 		return m, notOurs(err)
@@ -145,11 +145,11 @@ func Read(f io.Reader, dir string) (m Manifest, err error) {
 func notOurs(err error) error {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		err = errors.New("it ends too early")
+		err = errors.New("the file is truncated")
 	case errors.Is(err, zstd.ErrMagicMismatch):
-		err = errors.New("it is not compressed by zstd")
+		err = errors.New("the file is not zstd-compressed")
 	}
-	return fmt.Errorf("not a whole backup made by attestd: %w", err)
+	return fmt.Errorf("not a complete backup made by attestd: %w", err)
 }
 
 func readManifest(r io.Reader) (m Manifest, err error) {
@@ -164,7 +164,7 @@ func readManifest(r io.Reader) (m Manifest, err error) {
 		return m, fmt.Errorf("%s: %w", manifestName, err)
 	}
 	if m.Format != archiveFormat {
-		return m, fmt.Errorf("it has format %d, this attestd reads %d", m.Format, archiveFormat)
+		return m, fmt.Errorf("the backup has format %d, this attestd reads format %d", m.Format, archiveFormat)
 	}
 	return m, nil
 }

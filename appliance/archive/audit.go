@@ -156,7 +156,7 @@ func Audit(ctx context.Context, dir string, m Manifest, o AuditOptions) (report 
 		return report, err
 	}
 	if string(checkpoint) != m.Checkpoint {
-		return report, errors.New("its journal is not the one that its manifest tells")
+		return report, errors.New("the backup's journal differs from its manifest")
 	}
 	if o.Quick {
 		return report, nil
@@ -164,7 +164,7 @@ func Audit(ctx context.Context, dir string, m Manifest, o AuditOptions) (report 
 	// Any signer is accepted, so that a journal with an unknown signer can be backed up and restored.
 	report, err = store.Journal().Verify(ctx, appliance.VerifyOptions{Earlier: o.Earlier, AnySigner: true, Progress: o.Progress})
 	if err == nil && !report.OK() && o.Earlier == nil {
-		err = fmt.Errorf("its journal is damaged: %s", damages(report))
+		err = fmt.Errorf("the backup's journal is damaged: %s", damages(report))
 	}
 	return report, err
 }
@@ -211,7 +211,7 @@ func Inspect(ctx context.Context, backup io.Reader, opts appliance.VerifyOptions
 	defer func() { err = errors.Join(err, store.Close()) }()
 	checkpoint, err := store.Journal().Checkpoint(ctx)
 	if err == nil && string(checkpoint) != found.Checkpoint {
-		err = errors.New("its journal is not the one that its manifest tells")
+		err = errors.New("the backup's journal differs from its manifest")
 	}
 	if err != nil {
 		return found, err

@@ -28,8 +28,8 @@ type ContinueOptions struct {
 }
 
 // ErrSameLogKey is returned by RotateLogKey if the HSM has the key that is to be replaced.
-var ErrSameLogKey = errors.New("journal.key names the log key that is to be replaced: generate another key (attestd hsm keygen " +
-	"--algorithm ed25519 --label LABEL), and name it in journal.key")
+var ErrSameLogKey = errors.New("journal.key still names the old log key: generate another key (attestd hsm keygen " +
+	"--algorithm ed25519 --label LABEL) and set journal.key to it")
 
 // Continued is a log that continues another one.
 type Continued struct {
@@ -105,7 +105,7 @@ func (o ContinueOptions) Successor(key appliance.LogKey, surviving []byte) (e ap
 	if o.NewKey {
 		next, secret, err = e.GiveNewLogKey(o.HSM)
 	} else if o.Old.Verifier != nil {
-		return e, next, "", errors.New("the old log key is not at hand")
+		return e, next, "", errors.New("the old log key is missing")
 	} else {
 		next, secret, err = key.Continue(e)
 	}
@@ -168,7 +168,7 @@ func putInPlace(dir, made, aside string) error {
 }
 
 // ErrNothingLost is returned by AcceptLoss if the journal agrees with the mark.
-var ErrNothingLost = errors.New("nothing is lost: the journal has all that was published")
+var ErrNothingLost = errors.New("no loss to accept: the journal has all published records")
 
 // AcceptLoss runs Continue if the journal in a folder contradicts the high-water mark. Otherwise it returns ErrNothingLost.
 func AcceptLoss(ctx context.Context, dir string, o ContinueOptions) (c Continued, loss *highwater.Loss, err error) {

@@ -79,7 +79,7 @@ type Interrupted struct {
 }
 
 func (e *Interrupted) Error() string {
-	return fmt.Sprintf("interrupted: %d of %d records are kept; the same command goes on from there", e.Kept, e.Of)
+	return fmt.Sprintf("interrupted: %d of %d records are copied; repeat the command to continue", e.Kept, e.Of)
 }
 
 func (e *Interrupted) Unwrap() error { return e.Cause }
@@ -160,10 +160,10 @@ func (c *copying) begin(ctx context.Context) (err error) {
 	}
 	half, err := c.to.Tree(ctx)
 	if err != nil {
-		return fmt.Errorf("what is in the target: %w", err)
+		return fmt.Errorf("read the target: %w", err)
 	}
 	if half.N > c.tree.N {
-		return fmt.Errorf("the target has %d records, the source %d: it is no unfinished copy of it", half.N, c.tree.N)
+		return fmt.Errorf("the target has %d records, the source %d: the target is not an unfinished copy of the source", half.N, c.tree.N)
 	}
 	c.resumed, c.done = half.N, half.N
 	return nil
@@ -222,11 +222,13 @@ func (c *copying) copyRecords(ctx context.Context) error {
 
 // differs is the error of records that do not make the tree of the source.
 func (c *copying) differs() error {
-	const damaged = "the source is damaged: its records do not make the tree of its checkpoint; attestd log verify tells what is wrong"
+	const damaged = "the source is damaged: its records do not match its checkpoint's root hash; for details run: " +
+		"attestd log verify"
 	if c.resumed == 0 {
 		return errors.New(damaged)
 	}
-	return fmt.Errorf("the %d records in the target are not the source's first, so that it is no unfinished copy of it, or %s", c.resumed, damaged)
+	return fmt.Errorf("the %d records in the target differ from the source's first, so the target is not an unfinished "+
+		"copy of the source, or %s", c.resumed, damaged)
 }
 
 var errEnough = errors.New("enough")
@@ -286,7 +288,7 @@ func (c *copying) compare(ctx context.Context) error {
 		return err
 	}
 	if read := tree.Tree(); there != c.tree || read != c.tree {
-		return fmt.Errorf("the copy is not good: it has %d records and the root hash %x, the source %d and %x; do not use it", read.N, read.Hash[:], c.tree.N, c.tree.Hash[:])
+		return fmt.Errorf("the copy is wrong: it has %d records and the root hash %x, the source %d and %x; do not use it", read.N, read.Hash[:], c.tree.N, c.tree.Hash[:])
 	}
 	return nil
 }
@@ -298,11 +300,11 @@ func (c *copying) compareKeys(ctx context.Context) error {
 	}
 	for _, k := range c.keys {
 		if !sameKey(k, copied[k.ID]) {
-			return fmt.Errorf("the copy is not good: API key %s is not as in the source; do not use it", k.ID)
+			return fmt.Errorf("the copy is wrong: API key %s differs from the source; do not use it", k.ID)
 		}
 	}
 	if len(copied) != len(c.keys) {
-		return fmt.Errorf("the copy is not good: it has %d API keys, the source %d; do not use it", len(copied), len(c.keys))
+		return fmt.Errorf("the copy is wrong: it has %d API keys, the source %d; do not use it", len(copied), len(c.keys))
 	}
 	return nil
 }

@@ -209,14 +209,14 @@ func TestATargetThatIsNoCopyIsRefused(t *testing.T) {
 		}, "the target has 3 records, the source 2"},
 		"with another record": {func(s *stores, t *testing.T) {
 			_, _, _ = s.to.Journal().Append(t.Context(), storetest.Record(t, "a"))
-		}, "are not the source's first"},
+		}, "differ from the source's first"},
 		"of another log": {func(s *stores, t *testing.T) {
 			other, _, err := appliance.NewLogKey("example.com/other")
 			if err != nil {
 				t.Fatal(err)
 			}
 			s.to = openStore(t, other)
-		}, "what is in the target"},
+		}, "read the target"},
 		"with another API key": {func(s *stores, t *testing.T) {
 			key, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "b"}, time.Now())
 			if err != nil || s.to.Keys().Create(t.Context(), key) != nil {

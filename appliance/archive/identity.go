@@ -31,7 +31,7 @@ func (o RestoreOptions) identify(ctx context.Context, dir, scratch string, done 
 		checkpoint = []byte(done.Checkpoint)
 		return checkpoint, highwater.Write(filepath.Join(scratch, highwater.FileName), checkpoint)
 	case missing == "":
-		missing = "its log key is not there"
+		missing = "its log key is missing"
 	}
 	options := ContinueOptions{
 		Reason:    "restored from the backup of " + done.Manifest.Time.UTC().Format(time.RFC3339) + ": " + missing,
@@ -67,7 +67,7 @@ func (o RestoreOptions) missing(ctx context.Context, dir, scratch string, key ap
 	mark, err := highwater.Read(path, key.Verifier)
 	switch {
 	case errors.Is(err, highwater.ErrOtherLog):
-		return "the high-water mark is of another log", mark.Signed, nil
+		return "the high-water mark belongs to another log", mark.Signed, nil
 	case errors.Is(err, highwater.ErrDamaged):
 		return "the high-water mark is damaged", o.Published, nil
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
@@ -89,9 +89,9 @@ func (o RestoreOptions) missing(ctx context.Context, dir, scratch string, key ap
 	}
 	switch {
 	case IsRetired(dir, key):
-		return "its log had gone on as another one", published, nil
+		return "its log was already continued as another one", published, nil
 	case published == nil:
-		return "there is no high-water mark, so that what was published after it is not known", nil, nil
+		return "the high-water mark is missing, so that later published records are unknown", nil, nil
 	}
 	return "", published, nil
 }
@@ -100,9 +100,9 @@ func (o RestoreOptions) missing(ctx context.Context, dir, scratch string, key ap
 func lacks(m Manifest, published []byte) string {
 	_, tree, err := appliance.ReadCheckpoint(published)
 	if err != nil || tree.N <= m.Records {
-		return "the backup lacks records that were published: its own are not those of the published checkpoint"
+		return "the backup lacks published records: its records contradict the published checkpoint"
 	}
-	return fmt.Sprintf("the backup lacks %d of the %d records that were published", tree.N-m.Records, tree.N)
+	return fmt.Sprintf("the backup lacks %d of the %d published records", tree.N-m.Records, tree.N)
 }
 
 // headOf returns the checkpoint of the journal in a folder, nil if that is unreadable or of another log.

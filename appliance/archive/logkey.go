@@ -112,8 +112,9 @@ func OpenFollowing(dir string, key appliance.LogKey, open func(appliance.LogKey)
 	case secret != "":
 		err = ReplaceLogKey(dir, key, secret)
 	case IsRetired(dir, key):
-		err = fmt.Errorf("%w: %s in %s is the key of %s, which goes on as another log (see %s): put the journal and the log.key of that log back, or "+
-			"restore the older ones by attestd restore, which begins another log", ErrRetired, LogKeyFile, dir, appliance.LogName(key.Verifier), retiredFile(key))
+		err = fmt.Errorf("%w: %s in %s is the key of %s, which was continued as another log (see %s): put the "+
+			"journal and log.key of that log back, or "+
+			"restore the older ones with attestd restore, which starts another log", ErrRetired, LogKeyFile, dir, appliance.LogName(key.Verifier), retiredFile(key))
 	}
 	if err != nil {
 		return nil, key, errors.Join(err, store.Close())

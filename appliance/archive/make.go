@@ -100,10 +100,11 @@ func Make(ctx context.Context, name string, take func(io.Writer) error, s Sealin
 		return m, 0, err
 	}
 	if m, err = check(ctx, f.Name(), dir, o); err != nil {
-		return m, 0, fmt.Errorf("the copy is not good: %w", err)
+		return m, 0, fmt.Errorf("the copy is wrong: %w", err)
 	}
 	if s.To != nil && key.VerifierText != m.VerifierKey {
-		return m, 0, fmt.Errorf("%s is the key of %s, and signed no checkpoint of the journal: attestd follows when it is started again", LogKeyFile, appliance.LogName(key.Verifier))
+		return m, 0, fmt.Errorf("%s is the key of %s, but the journal belongs to another log. To use that log's key, "+
+			"run: systemctl restart attestd", LogKeyFile, appliance.LogName(key.Verifier))
 	}
 	if err := os.Link(f.Name(), name); err != nil { // unlike a rename, a link replaces nothing
 		return m, 0, err

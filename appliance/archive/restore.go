@@ -58,9 +58,9 @@ type InPlaceError struct {
 
 func (e *InPlaceError) Error() string {
 	if e.Lost == "" {
-		return fmt.Sprintf("there is a journal in %s already, and the backup holds all of its records", e.Dir)
+		return fmt.Sprintf("%s already has a journal, and the backup has all of its records", e.Dir)
 	}
-	return fmt.Sprintf("there is a journal in %s already, and %s", e.Dir, e.Lost)
+	return fmt.Sprintf("%s already has a journal, and %s", e.Dir, e.Lost)
 }
 
 // Restore audits a backup and puts its files into dir, as the owner of dir. It creates dir if necessary and reads the backup once. The
@@ -106,7 +106,7 @@ func (o RestoreOptions) restore(ctx context.Context, backup io.Reader, dir strin
 	}
 	now, err := ReadHead(ctx, dir)
 	if err == nil && string(now.Checkpoint) != string(checkpoint) {
-		err = errors.New("what is in place is not what the backup holds")
+		err = errors.New("the restored journal differs from the backup")
 	}
 	return done, err
 }
@@ -140,7 +140,7 @@ func (o RestoreOptions) lost(ctx context.Context, dir, scratch string, m Manifes
 		return "", err
 	}
 	if err != nil {
-		return fmt.Sprintf("what it holds cannot be read (%v)", err), nil
+		return fmt.Sprintf("that journal cannot be read (%v)", err), nil
 	}
 	newest, err := newestAttestation(ctx, dir)
 	if err != nil { // a damaged journal may have had some
@@ -148,14 +148,14 @@ func (o RestoreOptions) lost(ctx context.Context, dir, scratch string, m Manifes
 	}
 	if !sameLog(in, m) { // otherwise a continued log, whose first leaf need not be read
 		if in, err = beforeContinued(dir, m, in, newest); err != nil {
-			return fmt.Sprintf("what it holds cannot be read (%v)", err), nil
+			return fmt.Sprintf("that journal cannot be read (%v)", err), nil
 		}
 	}
 	if newest < 0 || newest < m.Records && beginsWith(ctx, dir, m) {
 		return "", nil // only attestations are answered to clients
 	}
 	if in.Tree.N > m.Records && sameLog(in, m) {
-		return fmt.Sprintf("the journal in place has %d records, the backup of %s has %d", in.Tree.N, m.Time.UTC().Format(time.DateTime+"Z"), m.Records), nil
+		return fmt.Sprintf("that journal has %d records, the backup of %s has %d", in.Tree.N, m.Time.UTC().Format(time.DateTime+"Z"), m.Records), nil
 	}
 	// The audit with an earlier checkpoint proves that the backup contains the existing journal.
 	report, err := o.audit(ctx, scratch, m, in.Checkpoint)
@@ -166,7 +166,8 @@ func (o RestoreOptions) lost(ctx context.Context, dir, scratch string, m Manifes
 		return "", nil
 	}
 	// An error means another log, because the backup itself has passed its audit.
-	return fmt.Sprintf("the backup does not go on from the %d records of the journal in place: it is another journal, or one that parted from it", in.Tree.N), nil
+	return fmt.Sprintf("the backup does not continue the %d records of that journal: it belongs to another journal "+
+		"or to a fork of it", in.Tree.N), nil
 }
 
 // newestAttestation returns the index of the newest attestation in dir, -1 if there is none.

@@ -25,10 +25,10 @@ const maxSealed = 64 << 10
 func ParseRecipient(text string) (age.Recipient, error) {
 	all, err := age.ParseRecipients(strings.NewReader(text))
 	if err == nil && len(all) != 1 {
-		err = errors.New("it must be one recipient")
+		err = errors.New("exactly one recipient is allowed")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%q is no recipient of age, which begins with age1 (age-keygen makes one): %w", text, err)
+		return nil, fmt.Errorf("%q is not an age recipient, which begins with age1 (create one with age-keygen): %w", text, err)
 	}
 	return all[0], nil
 }
@@ -47,7 +47,7 @@ func ReadIdentities(path string) ([]age.Identity, error) {
 	defer f.Close()
 	all, err := age.ParseIdentities(f)
 	if err != nil {
-		return nil, fmt.Errorf("%s: it is no identity file of age-keygen: %w", path, err)
+		return nil, fmt.Errorf("%s: not an identity file of age-keygen: %w", path, err)
 	}
 	return all, nil
 }
@@ -82,7 +82,7 @@ func seal(dir string, to age.Recipient) (sealed []byte, key appliance.LogKey, er
 }
 
 // ErrSealed is returned by Restore for an encrypted log key without an identity that decrypts it.
-var ErrSealed = errors.New("its log key is encrypted, and data_dir does not have it")
+var ErrSealed = errors.New("the backup's log key is encrypted, and data_dir does not have that key")
 
 // Unseal does for the log key in scratch what Restore does, for callers that restore to another place than dir.
 func (o RestoreOptions) Unseal(dir, scratch string, m Manifest) error {
@@ -123,7 +123,7 @@ func (o RestoreOptions) unseal(dir, scratch string, m Manifest) error {
 	}
 	opened, err := age.Decrypt(bytes.NewReader(sealed), o.Identities...)
 	if wrong := new(age.NoIdentityMatchError); errors.As(err, &wrong) {
-		return errors.New("its log key is encrypted, and not for this identity or passphrase")
+		return errors.New("the backup's log key is encrypted for another identity or passphrase")
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", sealedLogKey, err)
@@ -134,7 +134,7 @@ func (o RestoreOptions) unseal(dir, scratch string, m Manifest) error {
 	}
 	key, err := appliance.ParseLogKey(string(secret))
 	if err == nil && key.VerifierText != m.VerifierKey {
-		err = fmt.Errorf("it is the key of %s, and the journal is of another log", appliance.LogName(key.Verifier))
+		err = fmt.Errorf("it is the key of %s, but the journal belongs to another log", appliance.LogName(key.Verifier))
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", sealedLogKey, err)

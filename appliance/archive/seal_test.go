@@ -126,7 +126,7 @@ func TestABackupHasTheLogKeyEncryptedOrNotAtAll(t *testing.T) {
 	if _, _, err := s.restore(sealed, archive.RestoreOptions{}); !errors.Is(err, archive.ErrSealed) {
 		t.Errorf("without an identity: %v", err)
 	}
-	if _, _, err := s.restore(sealed, archive.RestoreOptions{Identities: []age.Identity{other}}); err == nil || !strings.Contains(err.Error(), "not for this identity") {
+	if _, _, err := s.restore(sealed, archive.RestoreOptions{Identities: []age.Identity{other}}); err == nil || !strings.Contains(err.Error(), "encrypted for another identity") {
 		t.Errorf("with another identity: %v", err)
 	}
 	dir, done, err := s.restore(sealed, archive.RestoreOptions{Identities: []age.Identity{own}, Published: s.published()})

@@ -72,7 +72,7 @@ func (w *Watchtower) compareAttestor(ctx context.Context, f *feed) {
 		matches, err = w.takesOurs(ctx, f.node, attestor, signers)
 	}
 	if err != nil {
-		f.log.Debug("chain: the contract's attestor is not known", "error", err.Error())
+		f.log.Debug("chain: the contract's attestor cannot be read", "error", err.Error())
 		return
 	}
 	o := &f.c.opinions
@@ -164,10 +164,11 @@ func (c *watched) noteAttestor(signers []appliance.Signer) {
 		for i, s := range signers {
 			ours[i] = s.Address().String()
 		}
-		c.log.Error("chain: the contract's attestor is not this appliance's signer: it refuses what is signed here", "attestor", attestor.String(), "signers", ours)
+		c.log.Error("chain: the contract expects another attestor and refuses this appliance's signatures",
+			"attestor", attestor.String(), "signers", ours)
 		c.w.record(EventAttestorMismatch, map[string]string{"contract": c.Name, "attestor": attestor.String()})
 	case changed:
-		c.log.Info("chain: the contract takes this appliance's signatures", "attestor", attestor.String())
+		c.log.Info("chain: the contract accepts this appliance's signatures", "attestor", attestor.String())
 	}
 }
 
@@ -175,7 +176,7 @@ func (c *watched) noteAttestor(signers []appliance.Signer) {
 func (w *Watchtower) Ready() error {
 	for _, c := range w.contracts {
 		if attestor, matches, known := c.opinions.combined(len(c.feeds)); known && !matches {
-			return appliance.Errorf(appliance.CodeAttestorMismatch, "a contract refuses what is signed here").
+			return appliance.Errorf(appliance.CodeAttestorMismatch, "a contract refuses this appliance's signatures").
 				Because(fmt.Errorf("the attestor of contract %s is %s", c.Name, attestor))
 		}
 	}
@@ -217,7 +218,7 @@ func inspect(ctx context.Context, c Contract, shown, address, userAgent string) 
 		found.Err = err
 		return found
 	case !has:
-		found.Err = fmt.Errorf("there is no contract at %s on chain %s", c.Address, found.ChainID)
+		found.Err = fmt.Errorf("no contract exists at %s on chain %s", c.Address, found.ChainID)
 		return found
 	}
 	if found.Attestor, found.Err = n.attestor(ctx, c.Address); found.Err == nil {

@@ -42,7 +42,7 @@ func TestRedemptionsAreHeldAgainstTheJournal(t *testing.T) {
 	if s := r.status(); s.Unknown != 1 || s.Disputed != 0 || s.Redemptions != 3 {
 		t.Errorf("status: %+v", s)
 	}
-	if len(r.logged("level=ERROR", "someone else signs", stolen.Hash.String(), tx.String())) != 1 {
+	if len(r.logged("level=ERROR", "another party signs", stolen.Hash.String(), tx.String())) != 1 {
 		t.Errorf("no ERROR line has the hash:\n%s", r.text())
 	}
 	if r.recorded(chain.EventUnknownRedemption) != 1 || r.recorded(chain.EventHalted) != 1 || r.Figures().Unknown != 1 {
@@ -113,7 +113,7 @@ func TestAReorganisationUndoesWhatItTakesBack(t *testing.T) {
 	if all := r.all(); all[0].Hash != kept.Hash {
 		t.Errorf("%s is left, want %s", all[0].Hash, kept.Hash)
 	}
-	r.eventually("it is told", func() bool { return len(r.logged("level=WARN", "undone", gone.Hash.String())) > 0 })
+	r.eventually("it is told", func() bool { return len(r.logged("level=WARN", "removed a redemption", gone.Hash.String())) > 0 })
 	_, block = node.Redeem(t, gone, 2)
 	node.Mine(2)
 	r.read(block)
@@ -237,7 +237,7 @@ func TestAttestor(t *testing.T) {
 		step.do()
 		r.eventually(step.what, matches(step.want))
 	}
-	if len(r.logged("level=ERROR", "is not this appliance's signer", other.Address().String())) == 0 {
+	if len(r.logged("level=ERROR", "expects another attestor", other.Address().String())) == 0 {
 		t.Errorf("nothing tells:\n%s", r.text())
 	}
 	if code := appliance.CodeOf(r.Ready()); code != appliance.CodeAttestorMismatch {

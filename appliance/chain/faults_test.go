@@ -232,7 +232,7 @@ func TestRPCsThatDisagree(t *testing.T) {
 			r.options.Patience = time.Millisecond // and now it has passed
 			r.start()
 			r.eventually("the disagreement is told", func() bool {
-				return len(r.logged("level=ERROR", "do not agree", redeemed.Hash.String())) == 1 && r.recorded(chain.EventDisagreement) == 1
+				return len(r.logged("level=ERROR", "disagree on a redemption", redeemed.Hash.String())) == 1 && r.recorded(chain.EventDisagreement) == 1
 			})
 			r.eventually(fmt.Sprintf("halted %t, %d unknown, %d disputed", c.halt, c.unknown, c.disputed), func() bool {
 				s := r.status()
@@ -312,7 +312,7 @@ func TestContradictionsAreErrors(t *testing.T) {
 		node := chaintest.New(t)
 		r := newRig(t, chain.Contract{RPCs: []string{node.URL}, Address: appliance.Address{0x12}})
 		r.start()
-		r.eventually("it is told", func() bool { return len(r.logged("level=ERROR", "there is no contract", "remedy=")) == 1 })
+		r.eventually("it is told", func() bool { return len(r.logged("level=ERROR", "no contract exists", "remedy=")) == 1 })
 		if s := r.status(); s.Block != 0 || !strings.Contains(s.RPCs[0].Error, "no contract") {
 			t.Errorf("%+v", s)
 		}

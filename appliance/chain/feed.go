@@ -104,11 +104,11 @@ func (f *feed) note(err error) {
 	case text == f.told:
 		return
 	case err == nil:
-		f.log.Info("chain: the RPC is read again")
+		f.log.Info("chain: the RPC answers again")
 	case errors.As(err, &alarm):
 		f.log.Error("chain: "+text, "remedy", alarm.remedy)
 	case f.told == "": // later errors are in the status only
-		f.log.Warn("chain: the RPC is not read, and is asked again", "error", text)
+		f.log.Warn("chain: the RPC cannot be read and is retried", "error", text)
 	}
 	f.told = text
 }
@@ -151,7 +151,7 @@ func (f *feed) step(ctx context.Context) (more bool, err error) {
 	switch {
 	case err == nil:
 	case tooLarge(err) && f.span.shrink(last-first+1):
-		f.log.Debug("chain: fewer blocks are asked for", "blocks", f.span.size, "error", err.Error())
+		f.log.Debug("chain: requests now cover fewer blocks", "blocks", f.span.size, "error", err.Error())
 		if isTrouble(err) {
 			return false, err
 		}
@@ -193,7 +193,7 @@ func (f *feed) checkAlone() error {
 	}
 	alone, err := f.c.w.o.Store.Alone(f.c.Name, f.node.id)
 	if err == nil && alone >= int64(f.c.w.o.MostAlone) {
-		err = fmt.Errorf("no other RPC tells of %d redemptions that it tells of: it is read on when another does", alone)
+		err = fmt.Errorf("%d redemptions are reported by this RPC only: reading continues when another RPC reports them", alone)
 	}
 	return err
 }
@@ -212,11 +212,11 @@ func (f *feed) identify(ctx context.Context) error {
 	f.c.identity.Lock()
 	defer f.c.identity.Unlock()
 	if f.c.chainID != "" && f.c.chainID != id {
-		return &contradiction{fmt.Sprintf("the RPC is of chain %s, and contract %s was read on chain %s", id, f.c.Name, f.c.chainID),
+		return &contradiction{fmt.Sprintf("the RPC serves chain %s, but contract %s was read on chain %s", id, f.c.Name, f.c.chainID),
 			"correct its address in chain.contracts; a contract on another chain needs another name"}
 	}
 	if !has {
-		return &contradiction{fmt.Sprintf("there is no contract at %s on chain %s: no redemption would be seen", f.c.Address, id),
+		return &contradiction{fmt.Sprintf("no contract exists at %s on chain %s, so redemptions cannot be seen", f.c.Address, id),
 			"correct address or rpc in chain.contracts"}
 	}
 	if f.c.chainID == "" {
@@ -251,7 +251,7 @@ func (f *feed) followReorganisation(ctx context.Context, safe uint64) (undone bo
 	}
 	f.c.identity.Unlock()
 	if f.checked.IsZero() {
-		return false, fmt.Errorf("the RPC is of chain %s all at once", id)
+		return false, fmt.Errorf("the RPC now serves another chain, %s", id)
 	}
 	common, err := f.lastCommon(ctx, at.Number)
 	if err != nil {
@@ -297,13 +297,14 @@ func (f *feed) rewind(to *Block) error {
 			s.at, from = *to, to.Number+1
 		}
 	})
-	f.log.Warn("chain: the chain was reorganised deeper than the blocks that were waited for (confirmations); it is read again",
+	f.log.Warn("chain: a reorganisation went deeper than the configured confirmations; the blocks are read again",
 		"from", from, "to", was.Number, "undone", len(undone))
 	for _, r := range undone {
 		if !f.rewinds.take(time.Now()) {
 			break // an RPC could undo the same blocks for ever
 		}
-		f.log.Warn("chain: a redemption is undone by it; its signature exists all the same", "hash", r.Hash.String(), "block", r.Block,
+		f.log.Warn("chain: the reorganisation removed a redemption; its signature exists nevertheless",
+			"hash", r.Hash.String(), "block", r.Block,
 			"transaction", r.TransactionHash.String(), "verdict", string(r.Verdict))
 	}
 	f.c.look()

@@ -57,7 +57,7 @@ func (c *watched) find(ctx context.Context, q appliance.JournalQuery) (*applianc
 	}
 	record := entries[0].Record
 	if record.Hash != *q.Hash {
-		return nil, fmt.Errorf("the journal was asked for hash %s and has answered with %s", *q.Hash, record.Hash)
+		return nil, fmt.Errorf("a query of the journal for hash %s returned %s", *q.Hash, record.Hash)
 	}
 	return &record, nil
 }
@@ -185,13 +185,14 @@ func (c *watched) alarm(ctx context.Context, r *Redemption, was Verdict, age tim
 	if len(deny) > 0 && r.Verdict != "" && age >= c.w.o.Patience && first(&given.disagreement) {
 		if c.w.disagreements.Add(1); c.disputes.take(time.Now()) {
 			denied := strings.Join(deny, " ")
-			log.Error("chain: the RPCs do not agree on a redemption: one of them lies or answers with less than there is",
+			log.Error("chain: the RPCs disagree on a redemption: one of them lies or omits data",
 				"tell", told, "deny", denied, "in_journal", r.Verdict == Known)
 			c.w.record(EventDisagreement, c.details(*r, "tell", told, "deny", denied))
 		}
 	}
 	if r.Verdict == Disputed && first(&given.disputed) && c.disputes.take(time.Now()) {
-		log.Error("chain: a redemption that the journal does not have, by some of the RPCs: see whether it is there, in a block explorer; if so, someone else signs with the attestor's key",
+		log.Error("chain: some of the RPCs report a redemption that the journal does not have: check it in a block "+
+			"explorer; if it exists, another party signs with the attestor key",
 			"tell", told)
 	}
 	if r.Verdict != Unknown {
@@ -216,14 +217,15 @@ func (c *watched) alarmUnknown(ctx context.Context, log *slog.Logger, r *Redempt
 	if !c.alarms.take(time.Now()) {
 		return nil
 	}
-	text, details := "chain: a redemption that the journal does not have: someone else signs with the attestor's key, or the journal has lost the attestation", c.details(*r)
+	text, details := "chain: a redemption that the journal does not have: another party signs with the attestor key, "+
+		"or the journal has lost the attestation", c.details(*r)
 	if late != nil {
-		text = "chain: a redemption that the journal did not have when it was redeemed: someone else signs with the attestor's key; it was attested afterwards"
+		text = "chain: a redemption happened before its attestation: another party signs with the attestor key"
 		at := late.Time.UTC().Format(time.RFC3339)
 		log = log.With("attestation", late.ID.String(), "attested", at, "redeemed", r.Time.UTC().Format(time.RFC3339))
 		details["attestation"], details["attested"] = late.ID.String(), at
 	}
-	log.Error(text, "remedy", "set another attestor on chain; docs/chain.md says what to do")
+	log.Error(text, "remedy", "set another attestor on chain (docs/chain.md, \"An unknown redemption\")")
 	if was != Unknown { // otherwise an earlier run has recorded it
 		c.w.record(EventUnknownRedemption, details)
 	}
@@ -233,11 +235,13 @@ func (c *watched) alarmUnknown(ctx context.Context, log *slog.Logger, r *Redempt
 // tellRest reports the number of alarms of the last minute beyond the quota.
 func (c *watched) tellRest(now time.Time) {
 	if n := c.alarms.rest(now); n > 0 {
-		c.log.Error("chain: more redemptions that the journal does not have: attestd chain redemptions --unknown lists them", "count", n)
+		c.log.Error("chain: more redemptions that the journal does not have. To list them, run: attestd chain "+
+			"redemptions --unknown", "count", n)
 		c.w.record(EventUnknownRedemption, map[string]string{"contract": c.Name, appliance.DetailLeftOut: strconv.Itoa(n)})
 	}
 	if n := c.disputes.rest(now); n > 0 {
-		c.log.Error("chain: more redemptions on which the RPCs do not agree: attestd chain redemptions --unknown lists those that the journal does not have", "alarms", n)
+		c.log.Error("chain: more redemptions on which the RPCs disagree. To list those that the journal does not "+
+			"have, run: attestd chain redemptions --unknown", "alarms", n)
 		c.w.record(EventDisagreement, map[string]string{"contract": c.Name, appliance.DetailLeftOut: strconv.Itoa(n)})
 	}
 }
@@ -255,7 +259,7 @@ func (c *watched) halt(ctx context.Context, r *Redemption) error {
 	if c.w.o.Halt == nil || r.Halted {
 		return nil
 	}
-	reason := fmt.Sprintf("contract %s has redeemed %s in transaction %s, and the journal does not have it", c.Name, r.Hash, r.TransactionHash)
+	reason := fmt.Sprintf("contract %s has redeemed %s in transaction %s, but the journal does not have it", c.Name, r.Hash, r.TransactionHash)
 	began, err := c.w.o.Halt(ctx, r.ID(), reason)
 	if err != nil {
 		return fmt.Errorf("halt: %w", err)

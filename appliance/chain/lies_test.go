@@ -166,7 +166,7 @@ func TestAnRPCThatMakesUpMoreIsReadNoFurther(t *testing.T) {
 	r.eventually("what it makes up is kept", func() bool { return r.status().Redemptions >= 50 })
 	kept := r.status()
 	node.Mine(3)
-	r.eventually("its fault is told", func() bool { return strings.Contains(r.status().RPCs[1].Error, "no other RPC tells") })
+	r.eventually("its fault is told", func() bool { return strings.Contains(r.status().RPCs[1].Error, "are reported by this RPC only") })
 	r.eventually("the others are read further", func() bool { return r.status().Block == node.Head(t) })
 	r.askedAgain(liar, 1)
 	if s := r.status(); s.Redemptions != kept.Redemptions || s.RPCs[1].Block != kept.RPCs[1].Block {
@@ -188,7 +188,7 @@ func TestAnRPCThatIsAheadWaitsForAnother(t *testing.T) {
 	r.start()
 	r.eventually("its redemptions are kept", func() bool { return r.status().Redemptions == 3 })
 	node.Redeem(t, key.attest(t), 1)
-	r.eventually("it waits", func() bool { return strings.Contains(r.status().RPCs[0].Error, "no other RPC tells") })
+	r.eventually("it waits", func() bool { return strings.Contains(r.status().RPCs[0].Error, "are reported by this RPC only") })
 	away.Answer(nil)
 	r.eventually("all are read from both", func() bool { return r.status().Unknown == 4 && r.status().Disputed == 0 })
 }
@@ -224,7 +224,7 @@ func (l *ledger) List(_ context.Context, q appliance.JournalQuery) (found []appl
 	return found, nil
 }
 
-// A thief cannot end the alarm about a stolen signature by getting the same addresses attested afterwards.
+// A thief cannot end the alarm about a stolen signature by getting the same addresses before its attestation.
 func TestAnAlarmIsNotWipedByAttestingAfterwards(t *testing.T) {
 	t.Parallel()
 	node, key := attesting(t)
@@ -253,7 +253,7 @@ func TestAnAlarmIsNotWipedByAttestingAfterwards(t *testing.T) {
 	r.stop()
 	r.start()
 	again("after a restart")
-	if len(r.logged("level=ERROR", "attested afterwards", stolen.Hash.String(), stolen.ID.String())) == 0 {
+	if len(r.logged("level=ERROR", "before its attestation", stolen.Hash.String(), stolen.ID.String())) == 0 {
 		t.Errorf("the late attestation is not named:\n%s", r.text())
 	}
 	r.stop()

@@ -81,7 +81,7 @@ func checkAsked(logs []types.Log, c *Contract, first, last uint64) error {
 		at := place{l.BlockHash, l.Index}
 		switch {
 		case l.Address != common.Address(c.Address) || l.BlockNumber < first || l.BlockNumber > last || l.Removed || len(l.Topics) == 0 || len(l.Data) > 0:
-			return fmt.Errorf("the answer has an event that was not asked for, of %s in block %d", l.Address, l.BlockNumber)
+			return fmt.Errorf("the answer has an unrequested event of %s in block %d", l.Address, l.BlockNumber)
 		case seen[at]:
 			return fmt.Errorf("the answer has event %d of block %d twice", l.Index, l.BlockNumber)
 		}
@@ -104,7 +104,7 @@ func (n *node) checkBloom(ctx context.Context, c *Contract, last header, logs []
 	hash := common.Hash(last.Hash)
 	again, err := n.logs(ctx, ethereum.FilterQuery{BlockHash: &hash, Addresses: []common.Address{common.Address(c.Address)}})
 	if err == nil && len(again) > 0 {
-		err = fmt.Errorf("the answer leaves out %d events of block %d: %w", len(again), last.Number, errIncomplete)
+		err = fmt.Errorf("the answer lacks %d events of block %d: %w", len(again), last.Number, errIncomplete)
 	}
 	return err
 }
@@ -128,7 +128,7 @@ func checkPairs(logs []types.Log) error {
 	}
 	for p, n := range attested {
 		if n < 0 {
-			return fmt.Errorf("transaction %s has Redeemed, and the answer not its Attested: %w", p.tx, errIncomplete)
+			return fmt.Errorf("transaction %s has Redeemed, but the answer lacks its Attested: %w", p.tx, errIncomplete)
 		}
 	}
 	return nil
@@ -154,7 +154,8 @@ func (n *node) read(ctx context.Context, c *Contract, logs []types.Log) (found [
 				return nil, err
 			}
 			if h.Hash != r.BlockHash {
-				return nil, fmt.Errorf("block %d is %s, and its events are of %s: the chain is being reorganised", h.Number, h.Hash, r.BlockHash)
+				return nil, fmt.Errorf("block %d is %s, but its events belong to %s: the chain is being reorganised",
+					h.Number, h.Hash, r.BlockHash)
 			}
 			times[r.BlockHash] = h.Time
 		}

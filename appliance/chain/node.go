@@ -36,7 +36,8 @@ func CheckURL(address string) error {
 	case u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
 		return errors.New("must be like https://host/path")
 	case u.Scheme == "http" && !isLoopback(u.Hostname()):
-		return fmt.Errorf("must be https: what %s answers over http could be anyone's, and hide a redemption (http is allowed to this machine)", u.Hostname())
+		return fmt.Errorf("must be https: over http, an attacker between here and %s could hide a redemption (http "+
+			"is allowed to this machine)", u.Hostname())
 	}
 	return nil
 }
@@ -111,9 +112,9 @@ type throttled struct{ after time.Duration }
 
 func (t *throttled) Error() string {
 	if t.after == 0 {
-		return "it asks for fewer requests (429)"
+		return "the RPC limits the request rate (429)"
 	}
-	return fmt.Sprintf("it asks to be left alone for %s", t.after)
+	return fmt.Sprintf("the RPC asks for a pause of %s", t.after)
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -218,8 +219,8 @@ func (e *longError) Error() string { return e.text }
 func (e *longError) Unwrap() error { return e.cause }
 
 var (
-	errNoBlock    = errors.New("it does not have that block")
-	errIncomplete = errors.New("the answer is not complete")
+	errNoBlock    = errors.New("the RPC does not have that block")
+	errIncomplete = errors.New("the answer is incomplete")
 )
 
 // header is a block with its bloom filter.
@@ -246,7 +247,7 @@ func (n *node) block(ctx context.Context, tag string) (h header, err error) {
 	case answer == nil:
 		return h, fmt.Errorf("block %s: %w", tag, errNoBlock)
 	case answer.Number == nil || answer.Hash == nil:
-		return h, fmt.Errorf("block %s: the answer has no number or no hash", tag)
+		return h, fmt.Errorf("block %s: the answer lacks a number or hash", tag)
 	}
 	h = header{Block{uint64(*answer.Number), appliance.Digest(*answer.Hash), time.Unix(int64(answer.Timestamp), 0).UTC()}, answer.LogsBloom}
 	if strings.HasPrefix(tag, "0x") && hexutil.EncodeUint64(h.Number) != tag {

@@ -18,7 +18,7 @@ import (
 // Errors: an RPC that fails for longer than a minute; an address without a contract; the error of ctx.
 func Scan(ctx context.Context, c Contract, userAgent string, progress func(done, total uint64)) (found []Redemption, upTo uint64, err error) {
 	if len(c.RPCs) == 0 {
-		return nil, 0, errors.New("no RPC is given")
+		return nil, 0, errors.New("an RPC is required")
 	}
 	told := make(map[string]*Redemption)
 	shown := shownURLs(c.RPCs)
@@ -101,7 +101,7 @@ func (s *scan) begin(ctx context.Context) error {
 		return err
 	}
 	if !has {
-		return backoff.Permanent(fmt.Errorf("there is no contract at %s: no redemption would be seen", s.contract.Address))
+		return backoff.Permanent(fmt.Errorf("no contract exists at %s, so redemptions cannot be seen", s.contract.Address))
 	}
 	last, ok, err := s.node.safe(ctx, s.contract)
 	if err == nil && !ok {

@@ -127,7 +127,7 @@ func (w *Watchtower) guard(ctx context.Context, log *slog.Logger, part func(cont
 		if ctx.Err() != nil {
 			return
 		}
-		log.Error("chain: the watchtower failed, and begins again", "in", again.String(), "error", fmt.Sprint(err))
+		log.Error("chain: the watchtower failed and restarts", "in", again.String(), "error", fmt.Sprint(err))
 		if !sleep(ctx, again) {
 			return
 		}
@@ -213,7 +213,7 @@ func (c *watched) judgeAll(ctx context.Context) error {
 		next, err := c.judge(ctx)
 		sleep(ctx, (judgingShare-1)*time.Since(begun))
 		if err != nil && ctx.Err() == nil {
-			c.log.Warn("chain: redemptions could not be judged, and are again", "in", pause.String(), "error", err.Error())
+			c.log.Warn("chain: redemptions could not be checked and are retried", "in", pause.String(), "error", err.Error())
 			next = pause
 		}
 		timer := time.NewTimer(next)

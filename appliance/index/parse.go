@@ -40,7 +40,7 @@ func parseRow(t *Type, in []byte, line bool) (Row, error) {
 	}
 	p.space()
 	if p.at < len(p.in) {
-		return Row{}, appliance.Errorf(appliance.CodeInvalidJSON, "something follows the row at byte %d", p.at+1)
+		return Row{}, appliance.Errorf(appliance.CodeInvalidJSON, "unexpected data after the row at byte %d", p.at+1)
 	}
 	row := Row{t: t, b: bytes.Clone(p.e.buf)}
 	return row, row.validateKey()
@@ -103,7 +103,7 @@ func (p *parser) object(t *Type, line bool) error {
 		}
 		if line && string(name) == "kind" {
 			if kindSeen {
-				return appliance.Errorf(appliance.CodeDuplicateField, "is there twice").In("kind")
+				return appliance.Errorf(appliance.CodeDuplicateField, "occurs twice").In("kind")
 			}
 			kindSeen = true
 			if _, err := p.raw(); err != nil {
@@ -117,7 +117,7 @@ func (p *parser) object(t *Type, line bool) error {
 		}
 		f := &t.Fields[i]
 		if p.e.spans[base+i].set {
-			return appliance.Errorf(appliance.CodeDuplicateField, "is there twice").In(f.Name)
+			return appliance.Errorf(appliance.CodeDuplicateField, "occurs twice").In(f.Name)
 		}
 		if p.null() {
 			continue // finish reports a null in a required member as missing
@@ -145,7 +145,7 @@ func (p *parser) value(f *Field) error {
 		}
 		n, err := strconv.ParseInt(string(raw), 10, 32)
 		if err != nil || string(raw) == "-0" {
-			return appliance.Errorf(appliance.CodeInvalidField, "must be a whole number of 32 bits").In(f.Name)
+			return appliance.Errorf(appliance.CodeInvalidField, "must be a 32-bit integer").In(f.Name)
 		}
 		p.e.buf = binary.AppendVarint(p.e.buf, n)
 		return nil
@@ -210,7 +210,7 @@ func (p *parser) time(f *Field) error {
 	}
 	t, err := time.Parse(time.RFC3339, string(p.e.buf[start:]))
 	if err != nil {
-		return appliance.Errorf(appliance.CodeInvalidField, "must be a time as RFC 3339 has it").In(f.Name)
+		return appliance.Errorf(appliance.CodeInvalidField, "must be an RFC 3339 time").In(f.Name)
 	}
 	p.e.buf = p.e.buf[:start]
 	return p.e.time(f, t)
@@ -260,7 +260,7 @@ func (p *parser) escapedText(f *Field, start int) error {
 		}
 		n := p.unescape(raw[i:])
 		if n == 0 {
-			return appliance.Errorf(appliance.CodeInvalidJSON, "half a surrogate pair in a string").In(f.Name)
+			return appliance.Errorf(appliance.CodeInvalidJSON, "an incomplete surrogate pair in a string").In(f.Name)
 		}
 		i += n
 	}
@@ -294,7 +294,7 @@ func hexRune(digits []byte) rune {
 	return rune(b[0])<<8 | rune(b[1])
 }
 
-var errTruncated = appliance.Errorf(appliance.CodeInvalidJSON, "the row ends too early")
+var errTruncated = appliance.Errorf(appliance.CodeInvalidJSON, "the row is incomplete")
 
 func (p *parser) space() {
 	for p.at < len(p.in) {
@@ -313,7 +313,7 @@ func (p *parser) expect(c byte) error {
 		return errTruncated
 	}
 	if p.in[p.at] != c {
-		return appliance.Errorf(appliance.CodeInvalidJSON, "%q at byte %d where %q belongs", p.in[p.at], p.at+1, c)
+		return appliance.Errorf(appliance.CodeInvalidJSON, "%q at byte %d instead of %q", p.in[p.at], p.at+1, c)
 	}
 	p.at++
 	return nil
@@ -343,7 +343,7 @@ func (p *parser) memberName(first bool) (name []byte, done bool, err error) {
 		p.space()
 	}
 	if p.at >= len(p.in) || p.in[p.at] != '"' {
-		return nil, false, appliance.Errorf(appliance.CodeInvalidJSON, "no member name at byte %d", p.at+1)
+		return nil, false, appliance.Errorf(appliance.CodeInvalidJSON, "missing member name at byte %d", p.at+1)
 	}
 	raw, err := p.raw()
 	if err != nil {
@@ -390,7 +390,7 @@ func (p *parser) raw() ([]byte, error) {
 func (p *parser) checked(start int, plain bool) ([]byte, error) {
 	raw := p.in[start:p.at]
 	if !plain && !json.Valid(raw) {
-		return nil, appliance.Errorf(appliance.CodeInvalidJSON, "no JSON value at byte %d", start+1)
+		return nil, appliance.Errorf(appliance.CodeInvalidJSON, "missing JSON value at byte %d", start+1)
 	}
 	return raw, nil
 }

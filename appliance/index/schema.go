@@ -109,7 +109,7 @@ func (t *Type) Field(name string) (Field, bool) {
 func (t *Type) MustField(name string) Field {
 	f, ok := t.Field(name)
 	if !ok {
-		panic("type " + t.Name + " has no field " + name)
+		panic("type " + t.Name + " lacks the field " + name)
 	}
 	return f
 }

@@ -33,7 +33,8 @@ func Read(from io.Reader) (*appliance.Policy, error) {
 		return nil, err
 	}
 	if len(text) > maxFile {
-		return nil, fmt.Errorf("it has more than %d MiB: addresses for which nothing is attested can be in attestation.screening_list", maxFile>>20)
+		return nil, fmt.Errorf("the policy has more than %d MiB: move denied addresses to "+
+			"attestation.screening_list", maxFile>>20)
 	}
 	document, err := single(text)
 	if err != nil {
@@ -107,7 +108,7 @@ func (r *reader) mapping(n *yaml.Node, what string, members ...member) {
 			}
 			names[i] = m.name
 		}
-		r.fail(name, "no name %q in %s; did you mean %s?", name.Value, what, nearest(name.Value, names))
+		r.fail(name, "unknown name %q in %s; did you mean %s?", name.Value, what, nearest(name.Value, names))
 	})
 }
 
@@ -125,14 +126,14 @@ func (r *reader) pairs(n *yaml.Node, what string, read func(name, value *yaml.No
 		return
 	}
 	if n.Kind != yaml.MappingNode {
-		r.fail(n, "%s is not names with values", what)
+		r.fail(n, "%s must be a mapping of names to values", what)
 		return
 	}
 	seen := make(map[string]bool)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name := n.Content[i]
 		if seen[name.Value] {
-			r.fail(name, "%q is there twice", name.Value)
+			r.fail(name, "%q occurs twice", name.Value)
 			continue
 		}
 		seen[name.Value] = true
@@ -144,7 +145,7 @@ func (r *reader) pairs(n *yaml.Node, what string, read func(name, value *yaml.No
 func (r *reader) list(n *yaml.Node, what string, read func(n *yaml.Node)) {
 	n = target(n)
 	if n.Kind != yaml.SequenceNode {
-		r.fail(n, "%s is not a list", what)
+		r.fail(n, "%s must be a list", what)
 		return
 	}
 	for _, one := range n.Content {
@@ -286,9 +287,9 @@ func (r *reader) opening(n *yaml.Node) appliance.Opening {
 	}
 	switch {
 	case o.From < 0 || o.To < 0:
-		r.fail(n, "hours: from and to are needed, such as 08:00 and 18:00")
+		r.fail(n, "hours: from and to are required, such as 08:00 and 18:00")
 	case o.From == o.To:
-		r.fail(n, "hours: from and to are the same; for the whole day: from 00:00 to 24:00")
+		r.fail(n, "hours: from and to are equal; for the whole day, use 00:00 and 24:00")
 	case o.Check() != nil:
 		r.fail(n, "hours: %w", o.Check())
 	}
@@ -304,7 +305,7 @@ func (r *reader) days(n *yaml.Node) (on [7]bool) {
 				return
 			}
 		}
-		r.fail(n, "no day %q; there are %s", text, strings.Join(days, ", "))
+		r.fail(n, "unknown day %q; use one of %s", text, strings.Join(days, ", "))
 	})
 	return on
 }

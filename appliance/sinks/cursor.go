@@ -54,10 +54,10 @@ func readCursor(path string) (c cursor, ok bool, err error) {
 		err = json.Unmarshal(text, &c)
 	}
 	if err == nil && (c.Log == "" || c.Next < 0) {
-		err = errors.New("it names no place in a log")
+		err = errors.New("the file does not name a position in a log")
 	}
 	if err != nil {
-		return cursor{}, false, fmt.Errorf("cursor %s: %w; without the file, the sink begins anew", path, err)
+		return cursor{}, false, fmt.Errorf("cursor %s: %w; remove the file to start the sink over", path, err)
 	}
 	return c, true, nil
 }
@@ -112,7 +112,7 @@ func (c cursor) carry(ctx context.Context, journal Journal, log string) (carried
 	for i := len(continued) - 1; i >= 0; i-- { // from that log to this one: each continuation adds one entry at the beginning
 		tree, err := continued[i].Tree()
 		if err != nil {
-			return cursor{}, 0, false, fmt.Errorf("the log that is continued: %w", err)
+			return cursor{}, 0, false, fmt.Errorf("the continued log: %w", err)
 		}
 		lost += max(0, has.To-tree.N)
 		has = span{From: min(has.From, tree.N) + 1, To: min(has.To, tree.N) + 1}

@@ -77,9 +77,9 @@ func prepare(file *os.File) (size int64, err error) {
 	case err != nil:
 		return 0, err
 	case !stat.Mode().IsRegular():
-		return 0, fmt.Errorf("%s is no regular file", file.Name())
+		return 0, fmt.Errorf("%s is not a regular file", file.Name())
 	case stat.Mode().Perm()&others != 0:
-		return 0, fmt.Errorf("%s may be used by others: chmod o= %s", file.Name(), file.Name())
+		return 0, fmt.Errorf("every user can open %s: chmod o= %s", file.Name(), file.Name())
 	}
 	whole, err := wholeLines(file, stat.Size())
 	if err == nil && whole < stat.Size() {

@@ -134,7 +134,7 @@ func TestAFileThatIsNotOursIsRefused(t *testing.T) {
 	check(t, os.WriteFile(open, nil, 0o600))
 	check(t, os.Chmod(open, 0o644))
 	for path, want := range map[string]string{
-		pipe: "is no regular file", open: "chmod o= " + open, filepath.Join(dir, "none", "f"): "no such file or directory", dir: "is a directory",
+		pipe: "is not a regular file", open: "chmod o= " + open, filepath.Join(dir, "none", "f"): "no such file or directory", dir: "is a directory",
 	} {
 		if err := (&sinks.File{Path: path}).Take(t.Context(), messages(0, 1)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)

@@ -85,7 +85,7 @@ func (f *follower) wait(ctx context.Context) bool {
 	case <-f.ended:
 		return true
 	case <-ctx.Done():
-		f.log.Warn("sink: it hangs, and is left to itself")
+		f.log.Warn("sink: it hangs; attestd stops without waiting for it")
 		return false
 	}
 }
@@ -104,7 +104,7 @@ func (f *follower) finish(ctx context.Context) {
 	for more := f.standing().Failing == ""; more; {
 		var err error
 		if more, err = f.step(ctx); err != nil {
-			f.log.Warn("sink: stopped before it had all; the next start goes on from there", "error", err.Error())
+			f.log.Warn("sink: stopped before all entries were shipped; the next start continues", "error", err.Error())
 			return
 		}
 	}
@@ -151,7 +151,7 @@ func (f *follower) look(ctx context.Context) (size int64, err error) {
 		}
 	}
 	if f.at.Next > tree.N {
-		return 0, fmt.Errorf("it has %d records, and the sink took %d: the journal lost some, or another one is in its place", tree.N, f.at.Next)
+		return 0, fmt.Errorf("the journal has %d records, but the sink has %d: the journal lost records or was replaced", tree.N, f.at.Next)
 	}
 	f.moved(tree.N, 0)
 	return tree.N, nil
@@ -171,11 +171,11 @@ func (f *follower) place(ctx context.Context, size int64) error {
 			return err
 		}
 		if known = continued; continued {
-			f.log.Warn("sink: the journal goes on as another log, and so does the sink", "before", at.Log, "log", f.form.Log, "shipped_but_lost", lost)
+			f.log.Warn("sink: the journal continues as another log; the sink continues with it", "before", at.Log, "log", f.form.Log, "shipped_but_lost", lost)
 			at = carried
 			break
 		}
-		f.log.Warn("sink: its cursor is of a log that this journal does not continue: it begins anew", "before", at.Log, "log", f.form.Log)
+		f.log.Warn("sink: its cursor belongs to a log that this journal does not continue; the sink starts over", "before", at.Log, "log", f.form.Log)
 	}
 	if !known {
 		at = cursor{Log: f.form.Log}
@@ -226,7 +226,7 @@ func (f *follower) message(e appliance.Entry) (Message, error) {
 	text, err := t.line(f.Format, f.form.Version)
 	m := Message{Log: t.Log, Index: t.Index, Kind: t.kind(), Time: t.Time, Text: text, severity: t.severity}
 	if err == nil && len(t.Details) > 0 {
-		t.Details = map[string]string{"truncated": "attestd log show " + t.ID.String() + " has all"}
+		t.Details = map[string]string{"truncated": "attestd log show " + t.ID.String() + " shows all details"}
 		m.brief, err = t.line(f.Format, f.form.Version)
 	}
 	return m, err
@@ -264,7 +264,7 @@ func (f *follower) judge(err error, more bool) (wait time.Duration) {
 	f.status.Failing = err.Error()
 	if now.Sub(f.warned) >= warnInterval {
 		f.warned = now
-		f.log.Warn("sink: nothing is shipped; attesting goes on, and so does the sink when it can", "error", err.Error(),
+		f.log.Warn("sink: shipping fails and is retried; attesting continues", "error", err.Error(),
 			"next", f.status.Next, "failing_since", f.status.Since.UTC().Format(time.RFC3339))
 	}
 	wait = f.retry.NextBackOff()

@@ -143,7 +143,7 @@ func (t told) line(format Format, version string) ([]byte, error) {
 	case FormatCSV:
 		return t.csv()
 	}
-	return nil, fmt.Errorf("no format %q", format)
+	return nil, fmt.Errorf("unknown format %q", format)
 }
 
 // json returns ASCII. Other characters become \u escapes, so that no relay can corrupt them.

@@ -182,7 +182,7 @@ func TestNamesOfFormatsAndRedactionsAreChecked(t *testing.T) {
 	if _, err := sinks.ParseRedaction("all"); err == nil || !strings.Contains(err.Error(), `"all" is not addresses, unspendable or none`) {
 		t.Error(err)
 	}
-	if _, err := sinks.ParseFacility("kern"); err == nil || !strings.Contains(err.Error(), `"kern" is none of user, daemon, auth`) {
+	if _, err := sinks.ParseFacility("kern"); err == nil || !strings.Contains(err.Error(), `"kern" is not one of user, daemon, auth`) {
 		t.Error(err)
 	}
 }

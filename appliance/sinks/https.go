@@ -120,13 +120,13 @@ func (h *HTTPS) judge(answer *http.Response, said []byte) error {
 	case code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable:
 		return &Later{After: retryAfter(answer.Header.Get("Retry-After")), Cause: err}
 	case code >= 300 && code <= 399:
-		return fmt.Errorf("%w; redirects are not followed: set url to where it leads", err)
+		return fmt.Errorf("%w; redirects are not followed: set url to the redirect's target", err)
 	}
 	return err
 }
 
 // errUnsized means that the destination refuses a batch of this size.
-var errUnsized = errors.New("too much at once")
+var errUnsized = errors.New("the batch is too large")
 
 // retryAfter reads seconds or a date (RFC 9110, section 10.2.3).
 func retryAfter(value string) time.Duration {

@@ -27,7 +27,7 @@ func (s Security) config(host string) (*tls.Config, error) {
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("ca: %s has no certificate in PEM", s.CA)
+			return nil, fmt.Errorf("ca: %s does not contain a PEM certificate", s.CA)
 		}
 	}
 	if s.Cert != "" {

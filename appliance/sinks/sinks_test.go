@@ -190,7 +190,7 @@ func TestACursorThatCannotBeReadIsTold(t *testing.T) {
 	check(t, os.WriteFile(sinks.CursorPath(dir, "siem"), []byte("{"), 0o600))
 	s := j.ship(t, dir, sink("siem", to))
 	status := until(t, s, "failing", func(s sinks.Status) bool { return s.Failing != "" })
-	if !strings.Contains(status.Failing, "siem.json") || !strings.Contains(status.Failing, "without the file, the sink begins anew") {
+	if !strings.Contains(status.Failing, "siem.json") || !strings.Contains(status.Failing, "remove the file to start the sink over") {
 		t.Error(status.Failing)
 	}
 	check(t, os.Remove(sinks.CursorPath(dir, "siem")))
@@ -249,7 +249,7 @@ func TestAJournalThatIsShorterThanWhatWasShippedIsTold(t *testing.T) {
 	j.attest(t, 3)
 	s := j.ship(t, dir, sink("siem", to))
 	status := until(t, s, "failing", func(s sinks.Status) bool { return s.Failing != "" })
-	if !strings.Contains(status.Failing, "it has 3 records, and the sink took 4") {
+	if !strings.Contains(status.Failing, "the journal has 3 records, but the sink has 4") {
 		t.Error(status.Failing)
 	}
 	j.attest(t, 2)

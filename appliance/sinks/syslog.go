@@ -51,7 +51,7 @@ func ParseFacility(name string) (Facility, error) {
 			return f.code, nil
 		}
 	}
-	return 0, fmt.Errorf("%q is none of %s", name, strings.Join(names, ", "))
+	return 0, fmt.Errorf("%q is not one of %s", name, strings.Join(names, ", "))
 }
 
 // Take implements Destination.
@@ -131,7 +131,8 @@ func (s *Syslog) confirm(ctx context.Context, conn ending) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("%s did not end the connection after all messages (RFC 5425, section 4.4), so they count as not taken: %w", s, err)
+		return fmt.Errorf("%s did not close the connection after all messages (RFC 5425, section 4.4), so they are "+
+			"sent again: %w", s, err)
 	}
 	return nil
 }
@@ -155,7 +156,7 @@ func staysOpen(ctx context.Context, conn ending) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil || errors.Is(err, io.EOF):
-			return errors.New("it ended before all was sent")
+			return errors.New("the connection ended before all was sent")
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return err
 		}

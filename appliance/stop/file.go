@@ -60,7 +60,7 @@ func readFile(path string) (string, error) {
 // attest.
 func tooLong(path string, found fs.FileInfo) (string, error) {
 	text, err := json.Marshal(State{Halted: &Halt{
-		Reason: fmt.Sprintf("%s has %d bytes, more than attestd writes: what it says is not known", path, found.Size()),
+		Reason: fmt.Sprintf("%s has %d bytes, more than attestd writes: the stop state is unknown", path, found.Size()),
 		Time:   found.ModTime().UTC().Truncate(time.Second), Redemptions: []string{},
 	}})
 	return string(text), err
@@ -82,7 +82,7 @@ func (f *File) ChangeStopped(_ context.Context, change func(string) (string, err
 		err = files.HandOver(filepath.Dir(f.path), filepath.Base(f.path))
 	}
 	if err != nil {
-		return appliance.Errorf(appliance.CodeInternal, "whether attesting is stopped could not be written").Because(err)
+		return appliance.Errorf(appliance.CodeInternal, "the stop state cannot be written").Because(err)
 	}
 	f.text.Store(&next)
 	return nil

@@ -120,7 +120,7 @@ func parse(text string) (state State, err error) {
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&state); err != nil {
-		return State{}, fmt.Errorf("what says whether attesting is stopped cannot be read: %w", err)
+		return State{}, fmt.Errorf("the stop state cannot be read: %w", err)
 	}
 	return state, nil
 }
@@ -136,10 +136,12 @@ func (s *Switch) Stopped() error {
 	case r.err != nil:
 		return refusal(appliance.CodePaused, "attesting is paused", r.err.Error())
 	case r.state.Halted != nil:
-		return refusal(appliance.CodeHalted, "attesting is halted", r.state.Halted.Reason+"; when that is cleared up: attestd resume")
+		return refusal(appliance.CodeHalted, "attesting is halted", r.state.Halted.Reason+"; once this is resolved: "+
+			"attestd resume")
 	case r.state.Paused != nil:
 		p := r.state.Paused
-		return refusal(appliance.CodePaused, "attesting is paused", fmt.Sprintf("by %s since %s: %s; to go on: attestd resume", p.By, p.Time.Format(time.RFC3339), p.Reason))
+		return refusal(appliance.CodePaused, "attesting is paused", fmt.Sprintf("by %s since %s: %s; to continue: "+
+			"attestd resume", p.By, p.Time.Format(time.RFC3339), p.Reason))
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func OneLine(s string) string {
 // Lag describes how far a replica may be behind its upstream.
 func Lag(s follower.Status) string {
 	if s.LagSeconds == nil {
-		return fmt.Sprintf("not known before all is read, %d rows", s.LagRows)
+		return fmt.Sprintf("unknown until the first full read, %d rows", s.LagRows)
 	}
 	lag := time.Duration(*s.LagSeconds * float64(time.Second))
 	text := fmt.Sprintf("%s, %d rows", lag.Round(100*time.Millisecond), s.LagRows)
@@ -48,19 +48,22 @@ func Lag(s follower.Status) string {
 		text += fmt.Sprintf(" (%d not listed by the upstream)", s.UnlistedRows)
 	}
 	if s.SurplusRows > 0 {
-		text += fmt.Sprintf(", %d rows too many", s.SurplusRows)
+		text += fmt.Sprintf(", %d surplus rows", s.SurplusRows)
 	}
 	return text
 }
 
 // Follower describes the state of a follower.
 func Follower(s follower.Status) string {
+	if s.Failing && s.State == follower.StateLive {
+		return "Upstream unreachable, retrying"
+	}
 	text := string(s.State)
 	if all := Rows(s); s.State == follower.StateBackfill && all.Upstream > 0 {
 		text += fmt.Sprintf(", %d %% (%d of %d packets and transfers)", min(100, 100*all.Here/all.Upstream), all.Here, all.Upstream)
 	}
 	if s.Failing {
-		text += ", and the upstream fails"
+		text += ", upstream unreachable, retrying"
 	}
 	return text
 }

@@ -93,10 +93,10 @@ func Parse(text []byte) (f File, err error) {
 		return f, err
 	}
 	if f.SignerAddress == (appliance.Address{}) || f.Hash == (appliance.Digest{}) {
-		return f, errors.New("hash, signature and signerAddress are needed")
+		return f, errors.New("hash, signature and signerAddress are required")
 	}
 	if (f.UnspendableAddress == nil) != (f.Beneficiary == nil) {
-		return f, errors.New("unspendableAddress and beneficiary go together")
+		return f, errors.New("unspendableAddress and beneficiary must be given together")
 	}
 	return f, nil
 }
@@ -128,21 +128,23 @@ func (k *Known) checkDigest(f File) Check {
 		return Check{CheckDigest, Bad, err.Error()}
 	}
 	if request == nil {
-		return Check{CheckDigest, Unchecked, "whether the hash is of the two addresses: give --unspendable and --beneficiary"}
+		return Check{CheckDigest, Unchecked, "hash not compared with the addresses: give --unspendable and " +
+			"--beneficiary"}
 	}
 	name, domain, err := k.schemeOf(f)
 	if err != nil {
 		return Check{CheckDigest, Bad, err.Error()}
 	}
 	if name == appliance.SchemeEIP712 && domain == nil {
-		return Check{CheckDigest, Unchecked, "whether the hash is of the two addresses in the EIP-712 domain: set attestation.eip712 in the configuration"}
+		return Check{CheckDigest, Unchecked, "hash not compared with the addresses in an EIP-712 domain: set " +
+			"attestation.eip712 in the configuration"}
 	}
 	scheme, err := appliance.NewScheme(name, domain)
 	if err != nil {
 		return Check{CheckDigest, Bad, err.Error()}
 	}
 	if want := scheme.Digest(*request); want != f.Hash {
-		return Check{CheckDigest, Bad, fmt.Sprintf("hash is %s, but %s of %s is %s (--scheme takes another)", f.Hash, name, pairText(*request), want)}
+		return Check{CheckDigest, Bad, fmt.Sprintf("hash is %s, but %s of %s is %s (for another scheme, give --scheme)", f.Hash, name, pairText(*request), want)}
 	}
 	return Check{CheckDigest, OK, fmt.Sprintf("hash is %s of %s", name, pairText(*request))}
 }
@@ -164,7 +166,7 @@ func (k *Known) requestOf(f File) (request *appliance.Request, err error) {
 		case request == nil:
 			request, first = s.request, s.by
 		case *request != *s.request:
-			return nil, fmt.Errorf("%s says %s, but %s says %s", first, pairText(*request), s.by, pairText(*s.request))
+			return nil, fmt.Errorf("%s has %s, but %s has %s", first, pairText(*request), s.by, pairText(*s.request))
 		}
 	}
 	return request, nil
@@ -188,9 +190,9 @@ func (k *Known) schemeOf(f File) (name appliance.SchemeName, domain *appliance.E
 	}
 	switch {
 	case f.Scheme != "" && f.Scheme != name:
-		return name, domain, fmt.Errorf("the file says scheme %s, but %s says %s (--scheme takes another)", f.Scheme, by, name)
+		return name, domain, fmt.Errorf("the file has scheme %s, but %s has %s (for another scheme, give --scheme)", f.Scheme, by, name)
 	case f.Domain != nil && !reflect.DeepEqual(f.Domain, domain):
-		return name, domain, fmt.Errorf("the file says another EIP-712 domain than %s", by)
+		return name, domain, fmt.Errorf("the file's EIP-712 domain differs from %s", by)
 	}
 	return name, domain, nil
 }
@@ -202,7 +204,8 @@ func pairText(r appliance.Request) string {
 func (k *Known) checkSignature(a appliance.Attestation) []Check {
 	recovered, err := a.Signature.Recover(a.Hash)
 	if err != nil {
-		return []Check{{"signature", Bad, err.Error()}, {checkSigner, Unchecked, "nobody can be recovered from such a signature"}}
+		return []Check{{"signature", Bad, err.Error()}, {checkSigner, Unchecked, "the signature is invalid, so its " +
+			"signer cannot be recovered"}}
 	}
 	return []Check{
 		{"signature", OK, "r and s in range, s in the lower half (EIP-2), v is 27 or 28"},
@@ -220,22 +223,24 @@ func (k *Known) checkSigner(recovered appliance.Address, a appliance.Attestation
 	case slices.Contains(k.Signers, recovered):
 		return Check{checkSigner, OK, fmt.Sprintf("%s (%s)", recovered, k.SignerFrom)}
 	case len(k.Signers) > 0 && (k.SignerFrom == FromCaller || !isRecorded):
-		return Check{checkSigner, Bad, fmt.Sprintf("recovered %s, not %s (%s); --signer names another", recovered, anyOf(k.Signers), k.SignerFrom)}
+		return Check{checkSigner, Bad, fmt.Sprintf("recovered %s, not %s (%s); to trust it, give --signer", recovered, anyOf(k.Signers), k.SignerFrom)}
 	case isRecorded: // for example, signed by a previous attestor key
-		return Check{checkSigner, Unchecked, fmt.Sprintf("whether %s, who signed, is to be trusted: the configuration does not name it, and that the journal "+
-			"has the attestation does not prove it; if it was this appliance's attestor key, give --signer", recovered)}
+		return Check{checkSigner, Unchecked, fmt.Sprintf("signer %s not verified: the configuration does not name "+
+			"it, and a record in the journal "+
+			"does not prove it; if it was this appliance's attestor key, give --signer", recovered)}
 	}
 	if k.Proven != nil && (k.Policy != nil || k.Verifier != nil) {
 		if _, err := k.logged(); err == nil {
-			return Check{checkSigner, Unchecked, fmt.Sprintf("whether %s, who signed, is to be trusted: the log has the attestation, but whoever has the "+
-				"log key can append one that any key signed; give --signer, the attestor's address that you know", recovered)}
+			return Check{checkSigner, Unchecked, fmt.Sprintf("signer %s not verified: the log has the attestation, "+
+				"but a holder of the "+
+				"log key can append one that any key signed; give --signer with the attestor's address", recovered)}
 		}
 	}
 	why := ""
 	if k.Unknown != nil {
 		why = fmt.Sprintf(" (%s)", k.Unknown)
 	}
-	return Check{checkSigner, Unchecked, fmt.Sprintf("whether %s, who signed, is to be trusted: give --signer%s", recovered, why)}
+	return Check{checkSigner, Unchecked, fmt.Sprintf("signer %s not verified: give --signer%s", recovered, why)}
 }
 
 // anyOf lists addresses in a message.
@@ -249,7 +254,7 @@ func anyOf(all []appliance.Address) string {
 
 func (k *Known) checkJournal(a appliance.Attestation) Check {
 	if k.Recorded.Record.Attestation != a {
-		return Check{"journal", Bad, fmt.Sprintf("record %d, which has this id, is another attestation", k.Recorded.Index)}
+		return Check{"journal", Bad, fmt.Sprintf("record %d has this id but is another attestation", k.Recorded.Index)}
 	}
 	return Check{"journal", OK, fmt.Sprintf("record %d", k.Recorded.Index)}
 }

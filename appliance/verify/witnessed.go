@@ -34,7 +34,7 @@ func ParseProven(text []byte) (f File, proven *Proven, err error) {
 		return f, nil, fmt.Errorf("leaf: %w", err)
 	}
 	if e.Event != nil {
-		return f, nil, fmt.Errorf("it is the proof of an event, %s: attestd log verify checks events", e.Event.Kind)
+		return f, nil, fmt.Errorf("it proves an event, %s. To check events, run: attestd log verify", e.Event.Kind)
 	}
 	inLeaf, err := Parse(proven.Leaf)
 	if err != nil || proven.IsProof {
@@ -44,7 +44,7 @@ func ParseProven(text []byte) (f File, proven *Proven, err error) {
 		return f, nil, err
 	}
 	if f.Attestation != inLeaf.Attestation {
-		return f, nil, errors.New("the leaf is another attestation's")
+		return f, nil, errors.New("the leaf belongs to another attestation")
 	}
 	return f, proven, nil
 }
@@ -54,7 +54,8 @@ func provenIn(text []byte) (*Proven, error) {
 	if appliance.IsProof(text) {
 		proof, leaf, err := appliance.ParseProof(text)
 		if err == nil && leaf == nil {
-			err = errors.New("the proof has no leaf (extra): attestd log prove ID --witnessed makes one that has")
+			err = errors.New("the proof lacks its leaf (extra). To make a complete one, run: attestd log prove ID " +
+				"--witnessed")
 		}
 		return &Proven{Leaf: leaf, Proof: proof, IsProof: true}, err
 	}
@@ -76,15 +77,16 @@ func provenIn(text []byte) (*Proven, error) {
 // checkLogged checks that the log has the attestation, under a checkpoint that the policy accepts or that the log's key
 // signed.
 func (k *Known) checkLogged() Check {
-	name, missing := "witnessed", "whether the log has it under a checkpoint that witnesses have cosigned"
+	name, missing := "witnessed", "no witnessed log entry checked"
 	if k.Policy == nil && k.Verifier != nil {
-		name, missing = "log", "whether the log has it"
+		name, missing = "log", "no log entry checked"
 	}
 	switch {
 	case k.Policy == nil && k.Verifier == nil:
 		return Check{name, Unchecked, missing + ": give --policy, or --verifier-key for the log's signature alone"}
 	case k.Proven == nil:
-		return Check{name, Unchecked, missing + ": the file has no proof, attestd log prove ID --witnessed makes one"}
+		return Check{name, Unchecked, missing + ": the file lacks a proof. To make one, run: attestd log prove ID " +
+			"--witnessed"}
 	}
 	c, err := k.logged()
 	if err != nil {

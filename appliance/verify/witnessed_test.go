@@ -89,13 +89,13 @@ func TestAnAttestationIsCheckedByAPolicy(t *testing.T) {
 		"the answer of the API":         {l.asJSON(t, l.answer(l.entry.Record.Attestation)), own, verify.SelfConsistent, "record 4"},
 		"a proof by the log's key":      {l.proof.WithLeaf(l.entry.Leaf), nil, verify.Good, "record 4 of the 5 records of example.com/log+"},
 		"another log's, by that key":    {other.proof.WithLeaf(other.entry.Leaf), nil, verify.Bad, "checkpoint: "},
-		"no proof for that key":         {string(l.entry.Leaf), nil, verify.SelfConsistent, "the file has no proof"},
-		"an attestation alone":          {string(l.entry.Leaf), own, verify.SelfConsistent, "the file has no proof"},
-		"another log":                   {other.proof.WithLeaf(other.entry.Leaf), own, verify.Bad, "no log of the policy has signed it"},
+		"no proof for that key":         {string(l.entry.Leaf), nil, verify.SelfConsistent, "the file lacks a proof"},
+		"an attestation alone":          {string(l.entry.Leaf), own, verify.SelfConsistent, "the file lacks a proof"},
+		"another log":                   {other.proof.WithLeaf(other.entry.Leaf), own, verify.Bad, "not signed by a log of the policy"},
 		"another place":                 {moved.proof.WithLeaf(l.entry.Leaf), own, verify.Bad, "not in the tree"},
 		"another leaf":                  {swapped.asJSON(t, nil), own, verify.Bad, "not in the tree"},
-		"a checkpoint of another log":   {strings.Replace(l.asJSON(t, nil), jsonOf(t, l.proof.Checkpoint), jsonOf(t, other.proof.Checkpoint), 1), own, verify.Bad, "no log of the policy"},
-		"a checkpoint that was changed": {strings.Replace(l.proof.WithLeaf(l.entry.Leaf), "\n5\n", "\n6\n", 1), own, verify.Bad, "no log of the policy has signed it"},
+		"a checkpoint of another log":   {strings.Replace(l.asJSON(t, nil), jsonOf(t, l.proof.Checkpoint), jsonOf(t, other.proof.Checkpoint), 1), own, verify.Bad, "not signed by a log of the policy"},
+		"a checkpoint that was changed": {strings.Replace(l.proof.WithLeaf(l.entry.Leaf), "\n5\n", "\n6\n", 1), own, verify.Bad, "not signed by a log of the policy"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -163,13 +163,13 @@ func TestFilesThatProveNoAttestation(t *testing.T) {
 		t.Fatal(err)
 	}
 	for fault, text := range map[string]string{
-		"attestd log prove ID --witnessed makes one":   l.proof.String(),
-		"it is the proof of an event":                  l.proof.WithLeaf(leaf),
-		"leaf: record":                                 l.proof.WithLeaf([]byte("{}")),
-		"the leaf is another attestation's":            l.asJSON(t, l.answer(other.entry.Record.Attestation)),
-		"hash, signature and signerAddress are needed": "{}",
-		"tlog-proof: there is no checkpoint":           "c2sp.org/tlog-proof@v1\nindex 1\n",
-		"the body must be one JSON object":             "hello",
+		"run: attestd log prove ID --witnessed":          l.proof.String(),
+		"it proves an event":                             l.proof.WithLeaf(leaf),
+		"leaf: record":                                   l.proof.WithLeaf([]byte("{}")),
+		"the leaf belongs to another attestation":        l.asJSON(t, l.answer(other.entry.Record.Attestation)),
+		"hash, signature and signerAddress are required": "{}",
+		"tlog-proof: the checkpoint is missing":          "c2sp.org/tlog-proof@v1\nindex 1\n",
+		"the body must be one JSON object":               "hello",
 	} {
 		if _, _, err := verify.ParseProven([]byte(text)); err == nil || !strings.Contains(err.Error(), fault) {
 			t.Errorf("%s: error %v", fault, err)

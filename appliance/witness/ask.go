@@ -27,15 +27,16 @@ const (
 func CheckURL(prefix string) error {
 	u, err := url.Parse(prefix)
 	if err != nil {
-		return errors.New("it is no URL")
+		return errors.New("not a URL")
 	}
 	switch {
 	case u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
-		return errors.New("it must be like https://witness.example/prefix")
+		return errors.New("must be like https://witness.example/prefix")
 	case u.User != nil, u.RawQuery != "", u.Fragment != "", strings.HasSuffix(prefix, "?"), strings.HasSuffix(prefix, "#"):
-		return errors.New("it must have no user name, no parameters and no fragment")
+		return errors.New("must not have a user name, parameters or a fragment")
 	case u.Scheme == "http" && !isLoopback(u.Hostname()):
-		return errors.New("it must be https: over http anybody can answer, and alarm (http is allowed to this machine)")
+		return errors.New("must be https: over http, an attacker could answer and raise false alarms (http is " +
+			"allowed to this machine)")
 	}
 	return nil
 }
@@ -120,7 +121,7 @@ func (a answer) size() (int64, error) {
 	text, whole := strings.CutSuffix(string(a.body), "\n")
 	n, err := strconv.ParseUint(text, 10, 63)
 	if !whole || err != nil || strconv.FormatUint(n, 10) != text {
-		return 0, fmt.Errorf("it answers 409 without the size of its tree: %s", a.shown())
+		return 0, fmt.Errorf("it answered 409 without the size of its tree: %s", a.shown())
 	}
 	return int64(n), nil
 }
@@ -140,17 +141,17 @@ func (a answer) fault() error {
 	why := ""
 	switch a.status {
 	case http.StatusBadRequest:
-		why = "it takes the request for malformed"
+		why = "it rejects the request as malformed"
 	case http.StatusForbidden:
-		why = "it trusts no key that signed the checkpoint: its operator must add this log's verifier key"
+		why = "it does not trust the checkpoint's key: the witness's operator must add this log's verifier key"
 	case http.StatusNotFound:
-		why = "it does not know this log: its operator must add the log's verifier key; or the URL is wrong"
+		why = "it does not know this log: the witness's operator must add the log's verifier key, or the URL is wrong"
 	case http.StatusTooManyRequests:
-		why = "it is asked too often: a longer journal.witness_interval"
+		why = "it limits the request rate: raise journal.witness_interval"
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
-		why = "it redirects, which is not followed: put the right URL into the policy"
+		why = "it redirects, but redirects are not followed: put the right URL into the policy"
 	default:
-		return fmt.Errorf("it answers %d: %s", a.status, a.shown()) // some witnesses answer 500 to a log key that they do not trust
+		return fmt.Errorf("it answered %d: %s", a.status, a.shown()) // some witnesses answer 500 to a log key that they do not trust
 	}
 	return fmt.Errorf("%s (%d: %s)", why, a.status, a.shown())
 }

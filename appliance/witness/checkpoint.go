@@ -48,7 +48,7 @@ func (c Checkpoint) Names() []string {
 func (c Checkpoint) String() string {
 	text := fmt.Sprintf("%d records of %s", c.Tree.N, appliance.LogName(c.Log))
 	if len(c.By) == 0 {
-		return text + ", which no witness has cosigned, nor must any"
+		return text + ", without cosignatures (none are required)"
 	}
 	signed := make([]string, len(c.By))
 	for i, s := range c.By {
@@ -61,7 +61,7 @@ func (c Checkpoint) String() string {
 // cosignature that is more than MaxAhead ahead of now does not count. The error names what is missing.
 func (p *Policy) Open(signed []byte, now time.Time) (Checkpoint, error) {
 	if len(p.Logs) == 0 {
-		return Checkpoint{}, errors.New("the policy names no log: it needs a line such as: log VKEY")
+		return Checkpoint{}, errors.New("the policy lacks a log: add a line such as: log VKEY")
 	}
 	logs := make([]note.Verifier, len(p.Logs))
 	for i, l := range p.Logs {
@@ -77,7 +77,7 @@ func (p *Policy) open(signed []byte, now time.Time, logs ...note.Verifier) (Chec
 		return err == nil
 	})
 	if log < 0 {
-		return Checkpoint{}, fmt.Errorf("checkpoint: no log of the policy has signed it: %s", unsigned(signed, logs))
+		return Checkpoint{}, fmt.Errorf("checkpoint: not signed by a log of the policy: %s", unsigned(signed, logs))
 	}
 	c := Checkpoint{Log: logs[log], Signed: signed}
 	var err error
@@ -93,7 +93,7 @@ func (p *Policy) open(signed []byte, now time.Time, logs ...note.Verifier) (Chec
 			return Checkpoint{}, fmt.Errorf("checkpoint: %w", err)
 		case !ok:
 		case l.time.Sub(now) > MaxAhead:
-			ahead = append(ahead, fmt.Sprintf("%s says %s, which is not yet", w.Name, l.time.Format(time.RFC3339)))
+			ahead = append(ahead, fmt.Sprintf("%s cosigned at %s, which is in the future", w.Name, l.time.Format(time.RFC3339)))
 		default:
 			c.By = append(c.By, Cosignature{w.Name, l.time})
 		}
@@ -116,9 +116,9 @@ func unsigned(signed []byte, logs []note.Verifier) string {
 	}
 	signer := appliance.SignerOf(signed)
 	if signer == "" {
-		return "it has no signature"
+		return "the signature is missing"
 	}
-	return fmt.Sprintf("it is signed by %s, the policy has %s", signer, strings.Join(names, ", "))
+	return fmt.Sprintf("%s signed it, the policy has %s", signer, strings.Join(names, ", "))
 }
 
 // QuorumError is returned for a checkpoint of the log that too few witnesses have cosigned.
@@ -129,11 +129,11 @@ type QuorumError struct {
 }
 
 func (e *QuorumError) Error() string {
-	by := "nobody"
+	by := "none"
 	if len(e.By) > 0 {
 		by = strings.Join(e.By, ", ")
 	}
-	text := fmt.Sprintf("checkpoint: it has no quorum: %s must have cosigned it, and %s has", e.Quorum, by)
+	text := fmt.Sprintf("checkpoint: no quorum: required cosignatures: %s; present: %s", e.Quorum, by)
 	for _, a := range e.Ahead {
 		text += "; " + a
 	}

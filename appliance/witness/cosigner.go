@@ -50,20 +50,20 @@ func ParseCosigner(vkey string) (*Cosigner, error) {
 	}
 	switch kind := key[0]; {
 	case kind == typeLog:
-		return nil, errors.New("it is a log's key (type 0x01), not a witness's (0x04)")
+		return nil, errors.New("a log's key (type 0x01), not a witness's (0x04)")
 	case kind == typeMLDSA:
-		return nil, errors.New("it is an ML-DSA-44 key (type 0x06), which is not supported; the witness's Ed25519 key (0x04) is")
+		return nil, errors.New("an ML-DSA-44 key (type 0x06) is not supported; use the witness's Ed25519 key (0x04)")
 	case kind != typeCosignature:
-		return nil, fmt.Errorf("it is a key of type 0x%02x, not a witness's Ed25519 key (0x04)", kind)
+		return nil, fmt.Errorf("a key of type 0x%02x, not a witness's Ed25519 key (0x04)", kind)
 	case len(key) != 1+ed25519.PublicKeySize:
-		return nil, fmt.Errorf("an Ed25519 key has %d bytes, this one %d", ed25519.PublicKeySize, len(key)-1)
+		return nil, fmt.Errorf("an Ed25519 key has %d bytes, this one has %d", ed25519.PublicKeySize, len(key)-1)
 	}
 	if appliance.HasSmallOrder(key[1:]) {
 		return nil, appliance.ErrSmallOrder
 	}
 	c := &Cosigner{name: name, hash: keyHash(name, key), key: key[1:]}
 	if c.hash != uint32(hash) {
-		return nil, fmt.Errorf("its hash is %08x, not %08x: name or key are not those it was made with", c.hash, hash)
+		return nil, fmt.Errorf("its hash is %08x, not %08x: the name or the key was changed", c.hash, hash)
 	}
 	return c, nil
 }

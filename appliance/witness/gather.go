@@ -120,7 +120,8 @@ func (g *Gatherer) Use(p *Policy) {
 		}
 	}
 	if len(p.Logs) > 0 && !p.HasLog(g.opts.Log) {
-		g.opts.Logger.Warn("witness: the policy does not name this log: who checks by it refuses this log's checkpoints", "log", appliance.LogName(g.opts.Log))
+		g.opts.Logger.Warn("witness: the policy does not name this log, so verifiers that use it refuse this log's "+
+			"checkpoints", "log", appliance.LogName(g.opts.Log))
 	}
 	g.restore()
 	g.signal()
@@ -134,7 +135,7 @@ func (g *Gatherer) restore() {
 	}
 	c, err := g.policy.open(signed, g.opts.Now(), g.opts.Log)
 	if c.Log == nil {
-		g.opts.Logger.Warn("witness: the checkpoint that was kept is of no use, and another one is gathered", "file", g.opts.Path, "error", err.Error())
+		g.opts.Logger.Warn("witness: the stored checkpoint is unusable; a new one is gathered", "file", g.opts.Path, "error", err.Error())
 		return
 	}
 	text, lines := split(signed)
@@ -162,7 +163,7 @@ func (g *Gatherer) Run(ctx context.Context) {
 		case <-tick.C:
 		}
 		if err := g.Gather(ctx); err != nil && ctx.Err() == nil {
-			g.opts.Logger.Debug("witness: nothing to show them", "error", err.Error())
+			g.opts.Logger.Debug("witness: no checkpoint to cosign", "error", err.Error())
 		}
 	}
 }
@@ -256,7 +257,7 @@ func (g *Gatherer) keep(signed []byte) {
 		return
 	}
 	if err := files.Write(g.opts.Path, signed, 0o600); err != nil {
-		g.opts.Logger.Warn("witness: the witnessed checkpoint is not kept over a restart", "file", g.opts.Path, "error", err.Error())
+		g.opts.Logger.Warn("witness: the witnessed checkpoint cannot be stored and is lost at a restart", "file", g.opts.Path, "error", err.Error())
 	}
 }
 
@@ -269,7 +270,8 @@ func (g *Gatherer) failed(w *asked, r result, now time.Time) {
 	w.fault, w.alarm = r.err, r.contradiction
 	switch {
 	case r.contradiction:
-		g.opts.Logger.Error("witness: CONTRADICTION: "+r.err.Error()+"; it is not asked again before attestd is reloaded (docs/witness.md)",
+		g.opts.Logger.Error("witness: CONTRADICTION: "+r.err.Error()+"; requests to it stop until attestd is "+
+			"reloaded (docs/witness.md)",
 			"witness", w.Name, "url", w.URL, "checkpoint", string(r.head.signed))
 		if g.opts.Record != nil {
 			g.opts.Record(appliance.Event{Kind: appliance.EventContradiction, Details: map[string]string{
@@ -278,7 +280,7 @@ func (g *Gatherer) failed(w *asked, r result, now time.Time) {
 			}})
 		}
 	case before == nil || before.Error() != r.err.Error():
-		g.opts.Logger.Warn("witness: it does not cosign; attesting goes on, and it is asked again", "witness", w.Name, "url", w.URL, "error", r.err.Error())
+		g.opts.Logger.Warn("witness: it does not cosign and is retried; attesting continues", "witness", w.Name, "url", w.URL, "error", r.err.Error())
 	}
 }
 

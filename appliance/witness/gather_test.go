@@ -72,16 +72,16 @@ func faultyAnswers() map[string]faultyAnswer {
 	foreign := newCosigner("w1")
 	foreign.key = newCosigner("another").key
 	return map[string]faultyAnswer{
-		"400":                       {plainly(status(400, "")), "it takes the request for malformed (400"},
-		"403":                       {plainly(status(403, "no\n")), `it trusts no key that signed the checkpoint: its operator must add this log's verifier key (403: "no")`},
+		"400":                       {plainly(status(400, "")), "it rejects the request as malformed (400"},
+		"403":                       {plainly(status(403, "no\n")), `it does not trust the checkpoint's key: the witness's operator must add this log's verifier key (403: "no")`},
 		"404":                       {plainly(status(404, "")), "it does not know this log"},
-		"429":                       {plainly(status(429, "")), "it is asked too often"},
-		"500":                       {plainly(status(500, "oh\x1b[31m")), `it answers 500: "oh\x1b[31m"`},
-		"a redirect":                {plainly(status(302, "")), "it redirects, which is not followed"},
+		"429":                       {plainly(status(429, "")), "it limits the request rate"},
+		"500":                       {plainly(status(500, "oh\x1b[31m")), `it answered 500: "oh\x1b[31m"`},
+		"a redirect":                {plainly(status(302, "")), "it redirects, but redirects are not followed"},
 		"409 without a size":        {plainly(status(409, "busy\n")), "409 without the size"},
-		"409 with what it was sent": {plainly(status(409, "0\n")), "which is what it was sent"},
+		"409 with what it was sent": {plainly(status(409, "0\n")), "which is the size that it was sent"},
 		"409 with a leading zero":   {plainly(status(409, "01\n")), "409 without the size"},
-		"409 for ever":              {conflicts, "each of 3 times"},
+		"409 for ever":              {conflicts, "each of 3 requests"},
 		"nothing":                   {plainly(status(200, "")), "no cosignature of w1+"},
 		"no end":                    {plainly(status(200, strings.Repeat("x", 17<<10))), "more than 16384 bytes"},
 		"another's signature": {func(_ *rig, f *fake) func(http.ResponseWriter, string) bool {
@@ -225,10 +225,10 @@ func TestAWitnessThatHasSeenAnotherHistoryIsAnAlarm(t *testing.T) {
 		asked   string
 		why     string
 	}{
-		"fewer records":         {3, "old 0", "it has cosigned 5 records, and the journal has 3"},
-		"as many others":        {5, "old 5", "it has cosigned 5 records that are not those"},
-		"more, and other ones":  {8, "old 5", "it has cosigned 5 records that are not those with which the journal begins (422"},
-		"many more, other ones": {300, "old 5", "it has cosigned 5 records that are not those"},
+		"fewer records":         {3, "old 0", "it has cosigned 5 records, but the journal has 3"},
+		"as many others":        {5, "old 5", "it has cosigned 5 records that differ"},
+		"more, and other ones":  {8, "old 5", "it has cosigned 5 records that differ from the journal's first records (422"},
+		"many more, other ones": {300, "old 5", "it has cosigned 5 records that differ"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -430,7 +430,7 @@ func TestWhatWasWitnessedIsKeptOverARestart(t *testing.T) {
 		r.log.Reset()
 		g = r.open(policy)
 		r.witnessed(g, 0)
-		if n := r.log.count("of no use"); n != warns {
+		if n := r.log.count("is unusable"); n != warns {
 			t.Errorf("%q: %s", content, r.log)
 		}
 	}

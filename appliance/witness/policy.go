@@ -107,7 +107,7 @@ func (p *Policy) Askable() error {
 		names = append(names, w.Name)
 	}
 	if !p.Satisfied(names...) {
-		return fmt.Errorf("the quorum is %s, and those with a URL where they can be asked are: %s", p.Quorum(), strings.Join(names, ", "))
+		return fmt.Errorf("the quorum is %s, but only these witnesses have a URL: %s", p.Quorum(), strings.Join(names, ", "))
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func ParsePolicy(text []byte) (*Policy, error) {
 		}
 	}
 	if !p.isClosed {
-		return nil, errors.New("there is no quorum line, such as: quorum none")
+		return nil, errors.New("a quorum line is missing, such as: quorum none")
 	}
 	return &p.Policy, nil
 }
@@ -162,7 +162,7 @@ func (p *parser) line(text string) error {
 	case "quorum":
 		return p.setQuorum(rest)
 	default:
-		return fmt.Errorf("%q is none of log, witness, group and quorum", items[0])
+		return fmt.Errorf("%q is not log, witness, group or quorum", items[0])
 	}
 }
 
@@ -210,7 +210,7 @@ func (p *parser) claim(kind, vkey string) error {
 func (p *parser) define(c *component) error {
 	switch {
 	case c.name == nobody:
-		return fmt.Errorf("the name %q is that of the quorum that nobody must be in", c.name)
+		return fmt.Errorf("the name %q is reserved for the empty quorum", c.name)
 	case p.names[c.name] != nil:
 		return fmt.Errorf("%s is defined twice", c.name)
 	}
@@ -227,7 +227,7 @@ func (p *parser) group(items []string) error {
 		m := p.names[name]
 		switch {
 		case m == nil:
-			return fmt.Errorf("member %s of group %s is not defined before", name, c.name)
+			return fmt.Errorf("member %s of group %s must be defined first", name, c.name)
 		case m.isIn != "":
 			return fmt.Errorf("%s is a member twice: of %s and of %s", name, m.isIn, c.name)
 		}
@@ -254,14 +254,14 @@ func (p *parser) setQuorum(items []string) error {
 		return errors.New("must be: quorum NAME|none")
 	}
 	if p.isClosed {
-		return errors.New("there must be one quorum line")
+		return errors.New("only one quorum line is allowed")
 	}
 	p.isClosed = true
 	if items[0] == nobody {
 		return nil
 	}
 	if p.quorum = p.names[items[0]]; p.quorum == nil {
-		return fmt.Errorf("%s is not defined before", items[0])
+		return fmt.Errorf("%s must be defined first", items[0])
 	}
 	return nil
 }

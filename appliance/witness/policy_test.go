@@ -49,12 +49,12 @@ func TestMistakesInAPolicyAreToldWithTheirLine(t *testing.T) {
 	t.Parallel()
 	log, w1, w2, three := newLog(t, "example.com/log").VerifierText, newCosigner("w1.example").vkey(), newCosigner("w2.example").vkey(), threeWitnesses()
 	for name, test := range map[string]struct{ text, fault string }{
-		"empty":                       {"", "there is no quorum line"},
-		"two quorums":                 {"quorum none\nquorum none\n", "line 2: there must be one quorum line"},
-		"a quorum of nobody known":    {three + "quorum w4\n", "line 4: w4 is not defined before"},
-		"a quorum before its witness": {"quorum w1\n" + three, "line 1: w1 is not defined before"},
+		"empty":                       {"", "a quorum line is missing"},
+		"two quorums":                 {"quorum none\nquorum none\n", "line 2: only one quorum line is allowed"},
+		"a quorum of nobody known":    {three + "quorum w4\n", "line 4: w4 must be defined first"},
+		"a quorum before its witness": {"quorum w1\n" + three, "line 1: w1 must be defined first"},
 		"a quorum of two":             {three + "quorum w1 w2\n", "line 4: must be: quorum NAME|none"},
-		"an unknown word":             {"quorum none\nwitnesses w " + w1, `line 2: "witnesses" is none of log, witness, group and quorum`},
+		"an unknown word":             {"quorum none\nwitnesses w " + w1, `line 2: "witnesses" is not log, witness, group or quorum`},
 		"a comment behind a line":     {"quorum none # nobody\n", "line 1: must be: quorum NAME|none"},
 		"a carriage return":           {"quorum none\r\n", "line 1: control character 0x0d"},
 		"a witness without a key":     {"witness w\nquorum w\n", "line 1: must be: witness NAME VKEY [URL]"},
@@ -65,14 +65,14 @@ func TestMistakesInAPolicyAreToldWithTheirLine(t *testing.T) {
 		"a log twice":                 {"log " + log + "\nlog " + log + "\nquorum none\n", "line 2: another log has the same public key"},
 		"a member twice":              {three + "group g all w1 w1\nquorum g\n", "line 4: w1 is a member twice"},
 		"a member of two groups":      {three + "group g all w1\ngroup h all w1 w2\nquorum h\n", "line 5: w1 is a member twice: of g and of h"},
-		"a member unknown":            {three + "group g all w1 none\nquorum g\n", "line 4: member none of group g is not defined before"},
+		"a member unknown":            {three + "group g all w1 none\nquorum g\n", "line 4: member none of group g must be defined first"},
 		"a group of itself":           {three + "group g all g\nquorum g\n", "line 4: member g of group g"},
 		"no member":                   {three + "group g all\nquorum g\n", "line 4: must be: group NAME"},
 		"more than there are":         {three + "group g 4 w1 w2 w3\nquorum g\n", "a number from 1 to 3"},
 		"none of them":                {three + "group g 0 w1\nquorum g\n", "a number from 1 to 1"},
 		"a number with a zero":        {three + "group g 01 w1\nquorum g\n", `not "01"`},
-		"a log's key as a witness's":  {"witness w " + newCosigner("w").vkeyOf(1) + "\nquorum w\n", "it is a log's key (type 0x01)"},
-		"an ML-DSA key":               {"witness w " + newCosigner("w").vkeyOf(6) + "\nquorum w\n", "it is an ML-DSA-44 key"},
+		"a log's key as a witness's":  {"witness w " + newCosigner("w").vkeyOf(1) + "\nquorum w\n", "a log's key (type 0x01)"},
+		"an ML-DSA key":               {"witness w " + newCosigner("w").vkeyOf(6) + "\nquorum w\n", "an ML-DSA-44 key"},
 		"a key of an unknown type":    {"witness w " + newCosigner("w").vkeyOf(9) + "\nquorum w\n", "type 0x09"},
 		"a key of another name":       {"witness w " + strings.Replace(w1, "w1", "w5", 1) + "\nquorum w\n", "its hash is"},
 		"a witness's key as a log's":  {"log " + w1 + "\nquorum none\n", "line 1: key of a log"},
@@ -146,15 +146,15 @@ func TestACheckpointIsCheckedByThePolicyAlone(t *testing.T) {
 		"years ago":                   {signed + w1.cosign(text, ago(9e4*time.Hour)) + w3.cosign(text, ago(9e4*time.Hour)), "", ago(9e4 * time.Hour)},
 		"with strangers' lines":       {signed + newCosigner("w4").cosign(text, now) + w1.cosign(text, now) + w2.cosign(text, now), "", now},
 		"a clock slightly ahead":      {signed + w1.cosign(text, now.Add(4*time.Minute)) + w2.cosign(text, now), "", now},
-		"one only":                    {signed + w1.cosign(text, now), "2 of (w1, w2, w3) must have cosigned it, and w1 has", now},
-		"none":                        {signed, "and nobody has", now},
-		"one twice":                   {signed + w1.cosign(text, now) + w1.cosign(text, ago(time.Second)), "and w1 has", now},
-		"of the future":               {signed + w1.cosign(text, now.Add(time.Hour)) + w2.cosign(text, now), "w1 says 2026-11-22T07:00:00Z, which is not yet", now},
+		"one only":                    {signed + w1.cosign(text, now), "required cosignatures: 2 of (w1, w2, w3); present: w1", now},
+		"none":                        {signed, "present: none", now},
+		"one twice":                   {signed + w1.cosign(text, now) + w1.cosign(text, ago(time.Second)), "present: w1", now},
+		"of the future":               {signed + w1.cosign(text, now.Add(time.Hour)) + w2.cosign(text, now), "w1 cosigned at 2026-11-22T07:00:00Z, which is in the future", now},
 		"over another text":           {signed + w1.cosign(textOf(checkpointOf(t, key, 8)), now) + w2.cosign(text, now), "the cosignature of w1.example", now},
-		"another log of its name":     {stolen + w1.cosign(textOf(stolen), now) + w2.cosign(textOf(stolen), now), "no log of the policy has signed it", now},
-		"cosignatures without a log":  {text + "\n" + w1.cosign(text, now) + w2.cosign(text, now), "no log of the policy has signed it", now},
-		"no note":                     {"hello\n", "it has no signature", now},
-		"a witness's key by its name": {signed + named(w1, "w9").cosign(text, now) + w2.cosign(text, now), "and w2 has", now},
+		"another log of its name":     {stolen + w1.cosign(textOf(stolen), now) + w2.cosign(textOf(stolen), now), "not signed by a log of the policy", now},
+		"cosignatures without a log":  {text + "\n" + w1.cosign(text, now) + w2.cosign(text, now), "not signed by a log of the policy", now},
+		"no note":                     {"hello\n", "the signature is missing", now},
+		"a witness's key by its name": {signed + named(w1, "w9").cosign(text, now) + w2.cosign(text, now), "present: w2", now},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestAPolicyWithoutLogsOpensNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = p.Open([]byte(checkpointOf(t, newLog(t, "example.com/log"), 1)), time.Now())
-	if _, missing := errors.AsType[*witness.QuorumError](err); err == nil || missing || !strings.Contains(err.Error(), "names no log") {
+	if _, missing := errors.AsType[*witness.QuorumError](err); err == nil || missing || !strings.Contains(err.Error(), "lacks a log") {
 		t.Errorf("error %v", err)
 	}
 }

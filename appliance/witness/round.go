@@ -70,14 +70,14 @@ func (g *Gatherer) ask(ctx context.Context, w *asked, old int64, h head) (r resu
 			old = size
 		case http.StatusUnprocessableEntity:
 			r.contradiction = true
-			r.err = fmt.Errorf("it has cosigned %d records that are not those with which the journal begins (422: %s)", old, a.shown())
+			r.err = fmt.Errorf("it has cosigned %d records that differ from the journal's first records (422: %s)", old, a.shown())
 			return r
 		default:
 			r.err = a.fault()
 			return r
 		}
 	}
-	r.err = fmt.Errorf("it has been shown another checkpoint, each of %d times that it was asked", maxTries)
+	r.err = fmt.Errorf("it has seen a newer checkpoint at each of %d requests", maxTries)
 	return r
 }
 
@@ -104,7 +104,7 @@ func (g *Gatherer) send(ctx context.Context, w *asked, old int64, h head) (answe
 // conflict judges a 409 that a retry cannot solve: the witness has a larger tree, or another one of the same size.
 func (g *Gatherer) conflict(ctx context.Context, r result, old, size int64) result {
 	if size == old && old < r.head.tree.N {
-		r.err = fmt.Errorf("it says that it has %d records, which is what it was sent", size)
+		r.err = fmt.Errorf("it reports %d records, which is the size that it was sent", size)
 		return r
 	}
 	if size == old {
@@ -119,10 +119,11 @@ func (g *Gatherer) conflict(ctx context.Context, r result, old, size int64) resu
 		r.err = err
 	case now.tree.N >= size:
 		r.outpaced = true
-		r.err = fmt.Errorf("it has been shown %d records by another appliance of this log", size)
+		r.err = fmt.Errorf("another appliance of this log has sent it %d records", size)
 	default:
 		r.contradiction = true
-		r.err = fmt.Errorf("it has cosigned %d records, and the journal has %d: records are lost, or another log signs in this one's name", size, now.tree.N)
+		r.err = fmt.Errorf("it has cosigned %d records, but the journal has %d: records are lost, or another log "+
+			"signs in this log's name", size, now.tree.N)
 	}
 	return r
 }
@@ -137,7 +138,8 @@ func (g *Gatherer) cosignature(w *asked, h head, a answer) (line, error) {
 	case !ok:
 		return line{}, fmt.Errorf("its answer has no cosignature of %s: %s", appliance.LogName(w.Key), a.shown())
 	case off > MaxAhead || off < -MaxAhead:
-		return line{}, fmt.Errorf("it says that it cosigned at %s, and here it is %s: one of the clocks is wrong, or it repeats an old cosignature",
+		return line{}, fmt.Errorf("it cosigned at %s by its clock, but this clock shows %s: one of the clocks is "+
+			"wrong, or it repeats an old cosignature",
 			l.time.Format(time.RFC3339), g.opts.Now().UTC().Format(time.RFC3339))
 	}
 	return l, nil

@@ -61,7 +61,8 @@ func (g *Gatherer) Covering(ctx context.Context, records int64) (Checkpoint, err
 		newest, changed, policy := g.newest, g.changed, g.policy
 		g.mu.Unlock()
 		if policy == nil {
-			return Checkpoint{}, appliance.Errorf(appliance.CodeNotFound, "no checkpoint is witnessed here: journal.witnesses is not set")
+			return Checkpoint{}, appliance.Errorf(appliance.CodeNotFound, "checkpoints are not witnessed: "+
+				"journal.witnesses is not set")
 		}
 		if newest != nil && newest.Tree.N >= records {
 			return *newest, nil
@@ -70,7 +71,8 @@ func (g *Gatherer) Covering(ctx context.Context, records int64) (Checkpoint, err
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return Checkpoint{}, appliance.Errorf(appliance.CodeTimeout, "no quorum of the witnesses has cosigned a checkpoint of %d records yet: %s", records, g.state())
+			return Checkpoint{}, appliance.Errorf(appliance.CodeTimeout, "a quorum of the witnesses has not cosigned "+
+				"a checkpoint of %d records yet: %s", records, g.state())
 		}
 	}
 }
@@ -78,9 +80,9 @@ func (g *Gatherer) Covering(ctx context.Context, records int64) (Checkpoint, err
 // state describes the state of the witnesses.
 func (g *Gatherer) state() string {
 	s := g.Status()
-	text := "they have cosigned none so far"
+	text := "they have not cosigned a checkpoint"
 	if s.Newest != nil {
-		text = fmt.Sprintf("the newest that they have has %d, of %s", s.Newest.Records, s.Newest.Time.Format(time.RFC3339))
+		text = fmt.Sprintf("their newest has %d records, cosigned at %s", s.Newest.Records, s.Newest.Time.Format(time.RFC3339))
 	}
 	for _, w := range s.Witnesses {
 		if w.Fault != "" {

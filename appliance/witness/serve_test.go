@@ -91,7 +91,7 @@ func TestARecordIsProvenUnderAWitnessedCheckpoint(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	_, err := g.Prove(ended, 2)
-	if appliance.CodeOf(err) != appliance.CodeTimeout || !strings.Contains(err.Error(), "they have cosigned none so far") {
+	if appliance.CodeOf(err) != appliance.CodeTimeout || !strings.Contains(err.Error(), "they have not cosigned a checkpoint") {
 		t.Errorf("error %v", err)
 	}
 	r.append(300)
@@ -114,7 +114,7 @@ func TestARecordIsProvenUnderAWitnessedCheckpoint(t *testing.T) {
 		}
 	}
 	_, err = g.Prove(ended, 305)
-	if appliance.CodeOf(err) != appliance.CodeTimeout || !strings.Contains(err.Error(), "the newest that they have has 300") {
+	if appliance.CodeOf(err) != appliance.CodeTimeout || !strings.Contains(err.Error(), "their newest has 300 records") {
 		t.Errorf("error %v", err)
 	}
 
@@ -131,7 +131,7 @@ func TestARecordIsProvenUnderAWitnessedCheckpoint(t *testing.T) {
 	<-stopped
 
 	r.forget(400)
-	if _, err := g.Prove(t.Context(), 2); err == nil || !strings.Contains(err.Error(), "does not begin with the 310 records of the checkpoint") {
+	if _, err := g.Prove(t.Context(), 2); err == nil || !strings.Contains(err.Error(), "first 310 records differ from the checkpoint") {
 		t.Errorf("error %v", err)
 	}
 	g.Use(nil)
@@ -179,7 +179,7 @@ func TestWhereWitnessesMayBe(t *testing.T) {
 	key := newCosigner("w").vkey()
 	for text, fault := range map[string]string{
 		"witness w " + key + " https://w.example\nquorum w\n": "",
-		"witness w " + key + " http://w.example\nquorum w\n":  "URL of witness w: it must be https",
+		"witness w " + key + " http://w.example\nquorum w\n":  "URL of witness w: must be https",
 		"witness w " + key + "\nquorum w\n":                   "the quorum is w",
 		"witness w " + key + "\nquorum none\n":                "",
 	} {

@@ -89,7 +89,7 @@ func copyModule(from, to, variable string) error {
 	}
 	name, other := []byte("\x00"+softhsm.ConfVariable+"\x00"), []byte("\x00"+variable+"\x00")
 	if n := bytes.Count(library, name); n != 1 || len(name) != len(other) {
-		return fmt.Errorf("%s has %d mentions of %s, not 1: tokens for tests cannot be kept apart with this build of SoftHSM", from, n, softhsm.ConfVariable)
+		return fmt.Errorf("%s mentions %[3]s %[2]d times, not once: this build of SoftHSM cannot separate the tokens of tests", from, n, softhsm.ConfVariable)
 	}
 	return os.WriteFile(to, bytes.Replace(library, name, other, 1), 0o700)
 }
@@ -115,7 +115,7 @@ func (p *places) enter() (*place, error) {
 		}
 	}
 	if len(p.free) == 0 {
-		return nil, fmt.Errorf("%d tokens exist already in this process", mostPlaces)
+		return nil, fmt.Errorf("this process already has %d tokens", mostPlaces)
 	}
 	one := p.free[len(p.free)-1]
 	p.free = p.free[:len(p.free)-1]

@@ -14,7 +14,7 @@ const markResource = 10 // RLIMIT_LOCKS, which package unix does not define
 
 func mark() error {
 	if err := unix.Prlimit(0, markResource, &unix.Rlimit{}, nil); err != nil {
-		return fmt.Errorf("mark the process of the HSM's library: %w", err)
+		return fmt.Errorf("mark the HSM library's process: %w", err)
 	}
 	return nil
 }

@@ -101,7 +101,7 @@ func (r Rules) files(library string, level Level) (rules []landlock.Rule, _ erro
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && !slices.Contains(r.Paths, path):
 		case err != nil:
-			return nil, fmt.Errorf("%w; hsm.worker_paths names what the HSM's library may use", err)
+			return nil, fmt.Errorf("%w; hsm.worker_paths lists the paths that the HSM's library may use", err)
 		default:
 			rules = append(rules, rule.WithIoctlDev())
 		}
@@ -112,10 +112,11 @@ func (r Rules) files(library string, level Level) (rules []landlock.Rule, _ erro
 func (r Rules) file(path string, file, folder func(...string) landlock.FSRule, level Level) (landlock.FSRule, error) {
 	stat, err := os.Stat(path)
 	if err != nil {
-		return landlock.FSRule{}, fmt.Errorf("the HSM's library may not use %s: %w", path, err)
+		return landlock.FSRule{}, fmt.Errorf("allow the HSM's library to use %s: %w", path, err)
 	}
 	if covered := r.covered(path); covered != "" {
-		return landlock.FSRule{}, fmt.Errorf("the HSM's library may not use %s, since %s is in it: move one of them", path, covered)
+		return landlock.FSRule{}, fmt.Errorf("cannot allow the HSM's library to use %s, because it contains %s: move "+
+			"one of them", path, covered)
 	}
 	rule := file(path)
 	if stat.IsDir() {

@@ -43,8 +43,8 @@ func restrictSockets(n Network) error {
 	runtime.KeepAlive(program)
 	switch {
 	case errno != 0:
-		return fmt.Errorf("confine the HSM's library to sockets %q: seccomp: %w; have the service manager allow that system call "+
-			"(SystemCallFilter=seccomp), or set hsm.worker_network: any", n, errno)
+		return fmt.Errorf("confine the HSM's library to sockets %q: seccomp: %w; allow that system call in the "+
+			"service manager (SystemCallFilter=seccomp), or set hsm.worker_network: any", n, errno)
 	case thread != 0:
 		return fmt.Errorf("confine the HSM's library to sockets %q: seccomp: thread %d has another filter", n, thread)
 	}

@@ -26,7 +26,7 @@ func Module() (string, error) {
 	if m, found := hsm.FindModule("SoftHSM"); found {
 		return m.Path, nil
 	}
-	return "", errors.New("SoftHSM is not installed (no libsofthsm2.so): run `make deps`, or install the package softhsm2 (Debian) or softhsm (Fedora)")
+	return "", errors.New("SoftHSM is not installed (libsofthsm2.so not found): run `make deps`, or install the package softhsm2 (Debian) or softhsm (Fedora)")
 }
 
 // IsModule reports whether a PKCS#11 library is SoftHSM, judging by its file name.

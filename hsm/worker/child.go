@@ -89,7 +89,7 @@ func serve() error {
 	// The daemon ends the worker with a frame, or by ending itself, which closes the socket.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	if kind, err := unix.GetsockoptInt(socketDescriptor, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_SEQPACKET {
-		return errors.New("this command is for the daemon, which starts it with a socket")
+		return errors.New("only the daemon starts this command, with a socket")
 	}
 	c := &child{
 		wire: wire{descriptor(socketDescriptor)}, pin: os.NewFile(pinDescriptor, "pin"),
@@ -206,7 +206,7 @@ func confine(uri hsm.URI, told settings, log *slog.Logger) error {
 	switch {
 	case told.Again:
 	case level.Landlock == 0:
-		log.Warn("this kernel has no Landlock: the HSM's library can open every file that attestd can", attributes...)
+		log.Warn("this kernel lacks Landlock: the HSM's library can open every file that attestd can", attributes...)
 	default:
 		log.Info("HSM library confined", attributes...)
 	}
@@ -358,7 +358,7 @@ func (c *child) do(f frame) ([]byte, error) {
 	case kindClose:
 		return nil, c.signer.Close()
 	}
-	return nil, fmt.Errorf("%w: a request of kind %d", errGarbage, f.kind)
+	return nil, fmt.Errorf("%w: unknown request kind %d", errGarbage, f.kind)
 }
 
 func (c *child) answer(id uint32, payload []byte) {

@@ -158,7 +158,7 @@ func (p *process) ending() string {
 	select {
 	case <-p.exited:
 	case <-time.After(time.Second):
-		return "it does not end"
+		return "still running"
 	}
 	select {
 	case <-p.heard:
@@ -192,9 +192,9 @@ func (p *process) listen(said *os.File) {
 		}
 		switch {
 		case n < mostLines && text != "":
-			p.signer.options.Logger.Warn("HSM module says", "line", text, "pid", p.cmd.Process.Pid)
+			p.signer.options.Logger.Warn("HSM module output", "line", text, "pid", p.cmd.Process.Pid)
 		case n == mostLines:
-			p.signer.options.Logger.Warn("HSM module says more than is logged", "lines", n, "pid", p.cmd.Process.Pid)
+			p.signer.options.Logger.Warn("HSM module output: further lines are not logged", "lines", n, "pid", p.cmd.Process.Pid)
 		}
 	}
 }
@@ -254,7 +254,7 @@ func (p *process) take(f frame) error {
 	case kindLog:
 		return p.log(f.payload)
 	}
-	return fmt.Errorf("%w: kind %d of a worker", errGarbage, f.kind)
+	return fmt.Errorf("%w: unknown message kind %d of a worker", errGarbage, f.kind)
 }
 
 // log copies a line of the worker's log to the daemon's.

@@ -170,7 +170,7 @@ func (s *Signer) answered(p *process, f frame, a answer) error {
 	r, asked := p.pending[f.id]
 	if !asked {
 		s.mu.Unlock()
-		return fmt.Errorf("%w: an answer to nothing that was asked", errGarbage)
+		return fmt.Errorf("%w: an answer without a request", errGarbage)
 	}
 	delete(p.pending, f.id)
 	if r.inside.IsZero() { // it was answered before an older request
@@ -208,7 +208,7 @@ func (s *Signer) refuse(err error) {
 		return
 	}
 	s.refusal = err
-	s.options.Logger.Error("HSM repair given up until restart", "err", err.Error())
+	s.options.Logger.Error("HSM repair stopped until restart", "err", err.Error())
 	s.failWaiting()
 }
 
@@ -232,7 +232,7 @@ func (s *Signer) lost(p *process, err error) {
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
 		p.dead = fmt.Errorf("the HSM worker ended: %s", how)
 	default:
-		p.dead = fmt.Errorf("the HSM worker was given up: %w", err)
+		p.dead = fmt.Errorf("the HSM worker was abandoned: %w", err)
 	}
 	for id, r := range p.pending {
 		if r.kind == kindOpen {

@@ -103,7 +103,7 @@ func (m *mender) mend() {
 			return
 		}
 		if hangs && s.answersAgain(old) {
-			s.options.Logger.Info("HSM answers again, with the worker that it has", "took", time.Since(began).Round(time.Millisecond).String())
+			s.options.Logger.Info("HSM answers again in the same worker", "took", time.Since(began).Round(time.Millisecond).String())
 			return
 		}
 		s.giveUp(old, cause)
@@ -152,7 +152,7 @@ func (m *mender) openAnother() (*process, opened, error) {
 	}
 	if err == nil && !bytes.Equal(found.PublicKey, m.s.publicKey) {
 		m.s.giveUp(p, hsm.ErrWrongKey)
-		return p, found, fmt.Errorf("%w: it is not that of %s", hsm.ErrWrongKey, m.s.keyName())
+		return p, found, fmt.Errorf("%w: the key is not %s", hsm.ErrWrongKey, m.s.keyName())
 	}
 	return p, found, err
 }
@@ -182,7 +182,8 @@ func (s *Signer) diagnose() (p *process, cause error, hangs bool) {
 func (s *Signer) open(ctx context.Context) (*process, opened, error) {
 	var found opened
 	if n := s.undead.Load(); n >= mostUndead {
-		return nil, found, fmt.Errorf("%d HSM workers were killed and do not end: their calls hang in the kernel; restart the machine if that lasts", n)
+		return nil, found, fmt.Errorf("%d killed HSM workers are still running: their calls hang in the kernel; "+
+			"restart the machine if that lasts", n)
 	}
 	h := s.options.HSM
 	text, err := json.Marshal(settings{
@@ -334,7 +335,7 @@ func (s *Signer) endWorker(p *process) error {
 	case <-p.exited:
 		return nil
 	case <-limit.C:
-		return errors.New("close the HSM: calls are still inside the module; its process was killed")
+		return errors.New("close the HSM: calls are still pending in the module; its process was killed")
 	}
 	s.mu.Lock()
 	f := p.assign(&request{kind: kindClose, done: make(chan answer, 1)})

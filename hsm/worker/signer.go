@@ -193,13 +193,13 @@ func (s *Signer) Sign(ctx context.Context, d appliance.Digest) (appliance.Signat
 // SignMessage returns an Ed25519 signature of a message of at most 32 KiB, which it verifies. It waits as Sign does.
 func (s *Signer) SignMessage(ctx context.Context, message []byte) (signature []byte, err error) {
 	if len(message) > mostPayload/2 {
-		return nil, fmt.Errorf("sign a message: it has %d bytes, and may have %d", len(message), mostPayload/2)
+		return nil, fmt.Errorf("sign a message of %d bytes: at most %d are allowed", len(message), mostPayload/2)
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	err = s.signChecked(ctx, kindMessage, message, func(made []byte) error {
 		if len(made) != ed25519.SignatureSize || !ed25519.Verify(s.publicKey, message, made) {
-			return s.withhold(errors.New("it does not verify under the log key"))
+			return s.withhold(errors.New("the signature does not verify under the log key"))
 		}
 		signature = made
 		return nil

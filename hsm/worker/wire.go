@@ -55,7 +55,7 @@ const (
 )
 
 // errGarbage is wrapped if the input is not a valid frame.
-var errGarbage = errors.New("what was read is no frame of the protocol")
+var errGarbage = errors.New("not a frame of the worker protocol")
 
 // wire sends and receives frames. It is safe for concurrent use.
 type wire struct{ socket io.ReadWriteCloser }
@@ -131,12 +131,12 @@ func receiveAll(from io.Reader) (frame, error) {
 func parse(b []byte) (frame, error) {
 	n := len(b)
 	if n < headerSize || b[0] != headMark {
-		return frame{}, fmt.Errorf("%w: it begins with %x", errGarbage, b[:min(n, headerSize)])
+		return frame{}, fmt.Errorf("%w: the frame begins with %x", errGarbage, b[:min(n, headerSize)])
 	}
 	word := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
 	f := frame{kind: kind(b[1]), sessions: binary.LittleEndian.Uint16(b[2:]), id: word(4), repairs: word(8), payload: b[headerSize:]}
 	if word(16) != tailMark || f.kind < kindOpen || f.kind > kindMessage || int(word(12)) != len(f.payload) {
-		return frame{}, fmt.Errorf("%w: it begins with %x", errGarbage, b[:headerSize])
+		return frame{}, fmt.Errorf("%w: the frame begins with %x", errGarbage, b[:headerSize])
 	}
 	return f, nil
 }

@@ -62,7 +62,7 @@ func TestAWorkerThatEndsUnderLoadIsReplaced(t *testing.T) {
 			func(_ *testing.T, _ *worker.Signer, f *hsmtest.Faults) {
 				f.Set("C_Sign", hsmtest.Fault{Times: 1, Crash: true})
 			},
-			[]string{"SIGSEGV: segmentation violation", "HSM module says"},
+			[]string{"SIGSEGV: segmentation violation", "HSM module output"},
 		},
 		"the module forgot that it is initialised": {
 			func(_ *testing.T, _ *worker.Signer, f *hsmtest.Faults) {
@@ -190,7 +190,7 @@ func TestGarbageFromAWorkerCostsTheWorker(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			_, err := worker.Open(ctx, options)
-			if err == nil || !strings.Contains(err.Error(), "no frame of the protocol") || started != 1 {
+			if err == nil || !strings.Contains(err.Error(), "not a frame of the worker protocol") || started != 1 {
 				t.Errorf("got %v after %d starts", err, started)
 			}
 		})
@@ -275,7 +275,7 @@ func TestARefusedPINIsTriedOnceAcrossWorkers(t *testing.T) {
 			if err := s.Ready(t.Context()); !errors.Is(err, hsm.ErrPIN) {
 				t.Errorf("Ready says %v", err)
 			}
-			wantLog(t, log, "HSM repair given up until restart")
+			wantLog(t, log, "HSM repair stopped until restart")
 		})
 	}
 }

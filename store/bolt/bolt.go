@@ -185,7 +185,7 @@ func (s *Store) inTime(doing string, end func() error) error {
 	case err := <-done:
 		return err
 	case <-late.C:
-		return fmt.Errorf("%s: cannot %s within %s: the disk hangs, or a read does; what was answered is safe", s.path, doing, closeTimeout)
+		return fmt.Errorf("%s: cannot %s within %s: the disk or a read hangs; answered attestations are safe", s.path, doing, closeTimeout)
 	}
 }
 
@@ -205,7 +205,8 @@ func (s *Store) Snapshot(w io.Writer) error {
 // returns the writer.
 func (s *Store) SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer, error)) error {
 	if err := s.settle(); err != nil {
-		return fmt.Errorf("copy %s: its newest records cannot be brought into it: make room on the disk of %s (df -h %s) or mend it, and try again: %w",
+		return fmt.Errorf("copy %s: cannot move the newest records from the write-ahead log into it: free space in "+
+			"%s (df -h %s) or repair the disk, then try again: %w",
 			s.path, filepath.Dir(s.path), filepath.Dir(s.path), err)
 	}
 	err := s.view(func(tx *bbolt.Tx) error {
@@ -233,7 +234,7 @@ func (s *Store) settle() error {
 		return nil
 	}
 	if s.writer == nil {
-		return fmt.Errorf("%d records are in %s only: start attestd once, or see bolt.Settle", h.tree.N-h.inFile(), WALPath(s.path))
+		return fmt.Errorf("%d records are only in %s. To move them into the journal, run: systemctl restart attestd", h.tree.N-h.inFile(), WALPath(s.path))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
@@ -294,7 +295,7 @@ func encodeIndex(i int64) []byte { return binary.BigEndian.AppendUint64(nil, uin
 
 func decodeIndex(b []byte) (int64, error) {
 	if len(b) != 8 {
-		return 0, fmt.Errorf("an index of %d bytes", len(b))
+		return 0, fmt.Errorf("an index has %d bytes, not 8", len(b))
 	}
 	i := int64(binary.BigEndian.Uint64(b))
 	if i < 0 {

@@ -234,7 +234,7 @@ func refusals(key, other appliance.LogKey) map[string]refusal {
 		},
 		"a signer that is not the verifier's": {
 			options: func(o *bolt.Options) { o.Signer = other.Signer },
-			says:    "is not that of the verifier",
+			says:    "does not match the log verifier key",
 		},
 		"no signer":   {options: func(o *bolt.Options) { o.Signer = nil }, says: "log key"},
 		"no verifier": {options: func(o *bolt.Options) { o.Verifier = nil }, says: "no log verifier"},

@@ -64,7 +64,7 @@ func (s *Store) continueTo(ctx context.Context, path string, event appliance.Eve
 	}
 	c, _ := event.Continuation()
 	if tree, err := c.Tree(); err != nil || tree != h.tree {
-		return errors.Join(errors.New("the event is not of this journal's head"), err)
+		return errors.Join(errors.New("the event names another head than the journal's"), err)
 	}
 	made := &Store{path: path, opts: Options{Signer: key.Signer, Verifier: key.Verifier, schema: currentSchema()}}
 	if err := made.createAt(path); err != nil {
@@ -88,7 +88,7 @@ func (s *Store) continueTo(ctx context.Context, path string, event appliance.Eve
 		return err
 	}
 	if copier.survivors.Tree() != h.tree {
-		return fmt.Errorf("%w: its records do not make the tree of its checkpoint: attestd log verify", ErrDamaged)
+		return fmt.Errorf("%w: the records do not match the checkpoint's root hash. For details run: attestd log verify", ErrDamaged)
 	}
 	keys, err := s.keys.List(ctx)
 	if err != nil {

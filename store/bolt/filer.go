@@ -222,10 +222,11 @@ func (f *filer) notFiled(err error) error {
 	time.AfterFunc(fullRetry, f.signal)
 	if now := time.Now(); now.Sub(f.warned) >= warnInterval {
 		f.warned = now
-		f.store.opts.Logger.Log(context.Background(), slog.LevelError, "journal: the disk is full or read-only; what is answered is kept in the write-ahead log until that is full",
+		f.store.opts.Logger.Log(context.Background(), slog.LevelError, "journal: the disk is full or read-only; "+
+			"records stay in the write-ahead log until it is full",
 			"error", err, "records", f.store.head.Load().tree.N-f.store.head.Load().inFile())
 	}
-	return passing(fmt.Errorf("the disk takes no writes: %w", err))
+	return passing(fmt.Errorf("the disk is not writable: %w", err))
 }
 
 // close flushes the remaining leaves and then removes the write-ahead log. The writer has ended before.
@@ -239,7 +240,8 @@ func (f *filer) close() {
 		_ = f.wal.file.Close() // all of its frames are synced
 	}
 	if err != nil {
-		f.store.opts.Logger.Warn("journal: the newest records stay in the write-ahead log; the next start files them", "file", WALPath(f.store.path), "error", err)
+		f.store.opts.Logger.Warn("journal: the newest records stay in the write-ahead log; the next start moves them "+
+			"into the journal", "file", WALPath(f.store.path), "error", err)
 		return
 	}
 	removeWAL(f.store.path)
@@ -261,7 +263,7 @@ func (s *Store) fileSegment(next *segment) error {
 			return err
 		}
 		if !bytes.Equal(t.meta.Get([]byte(metaCheckpoint)), s.filed) {
-			return errors.New("the file is not as the last commit left it")
+			return errors.New("the file changed since the last commit")
 		}
 		return errors.Join(t.put(next), t.meta.Put([]byte(metaCheckpoint), next.checkpoint))
 	})

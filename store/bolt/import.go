@@ -18,7 +18,7 @@ func (s *Store) Import(ctx context.Context, first int64, leaves [][]byte) error 
 func (b *batch) appendLeaves(o *op) error {
 	first, at := o.Value.first, b.frontier.Size()
 	if first != at {
-		return fmt.Errorf("import: the leaves begin at %d, the journal ends at %d", first, at)
+		return fmt.Errorf("import: the first leaf has index %d, the next index of the journal is %d", first, at)
 	}
 	entries := make([]appliance.Entry, len(o.Value.leaves))
 	for i, leaf := range o.Value.leaves {
@@ -43,7 +43,7 @@ func (b *batch) appendLeaves(o *op) error {
 func (b *batch) checkID(id uuid.UUID) error {
 	taken, err := b.find(lookup{bucketIDs, id[:]})
 	if err == nil && taken != nil {
-		err = fmt.Errorf("id %s is taken", id)
+		err = fmt.Errorf("id %s exists already", id)
 	}
 	return err
 }

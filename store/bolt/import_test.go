@@ -80,9 +80,9 @@ func TestWhatDoesNotGoOnIsNotImported(t *testing.T) {
 		leaves [][]byte
 		want   string
 	}{
-		{0, leaves[:1], "begin at 0, the journal ends at 1"},
-		{2, leaves[1:], "begin at 2, the journal ends at 1"},
-		{1, leaves[:1], "is taken"},
+		{0, leaves[:1], "has index 0, the next index of the journal is 1"},
+		{2, leaves[1:], "has index 2, the next index of the journal is 1"},
+		{1, leaves[:1], "exists already"},
 		{1, [][]byte{leaves[1], []byte("{}")}, "import record 2"},
 	} {
 		if err := to.Import(t.Context(), test.first, test.leaves); err == nil || !strings.Contains(err.Error(), test.want) {

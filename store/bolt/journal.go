@@ -106,7 +106,8 @@ func (s *stopwatch) elapsed() time.Duration {
 // checkProgress returns an error if a write takes so long that the disk must hang.
 func (s *Store) checkProgress() error {
 	if took := max(s.commits.elapsed(), s.filings.elapsed()); took > slowCommit {
-		return passing(fmt.Errorf("a write to the disk of %s has not ended after %s: the disk hangs: look at the kernel's log (dmesg); attestd goes on by itself when it ends",
+		return passing(fmt.Errorf("a write to %s is still pending after %s: the disk hangs. Check the kernel's log "+
+			"(dmesg). attestd continues once the write completes",
 			s.path, took.Round(time.Second)))
 	}
 	return nil
@@ -119,9 +120,10 @@ func (s *Store) checkDisk() error {
 	case err != nil:
 		return unavailable(err)
 	case room.ReadOnly:
-		return passing(fmt.Errorf("the disk that has %s is read-only: look at the kernel's log (dmesg), mend the disk, then remount it: attestd goes on by itself", s.path))
+		return passing(fmt.Errorf("the disk of %s is read-only: check the kernel's log (dmesg), repair the disk and "+
+			"remount it. attestd then continues without a restart", s.path))
 	case room.Free < s.opts.MinFree:
-		return passing(fmt.Errorf("no space left: %d bytes are free where %s is, %d are required", room.Free, s.path, s.opts.MinFree))
+		return passing(fmt.Errorf("no space left: %d bytes are free on the disk of %s, %d are required", room.Free, s.path, s.opts.MinFree))
 	}
 	return nil
 }
@@ -146,9 +148,9 @@ func (s *Store) checkClock() error {
 	refused := s.opts.MaxAhead > 0 && ahead > s.opts.MaxAhead
 	if since := now.UnixNano() - s.writer.warned.Load(); since < 0 || since >= int64(warnInterval) {
 		s.writer.warned.Store(now.UnixNano())
-		level, what := slog.LevelWarn, "records are stamped with that time until the clock has caught up"
+		level, what := slog.LevelWarn, "new records get that time until the clock has caught up"
 		if refused {
-			level, what = slog.LevelError, "nothing is signed until the clock has caught up, or journal.max_ahead allows it"
+			level, what = slog.LevelError, "signing stops until the clock has caught up or journal.max_ahead is raised"
 		}
 		s.opts.Logger.Log(context.Background(), level, "journal: the newest record is ahead of the clock: "+what,
 			"ahead", ahead.Round(time.Second).String(), "max_ahead", s.opts.MaxAhead.String())
@@ -156,8 +158,9 @@ func (s *Store) checkClock() error {
 	if !refused {
 		return nil
 	}
-	return unavailable(fmt.Errorf("the newest record is %s ahead of the clock, more than journal.max_ahead (%s): set the clock; "+
-		"where the clock is right and was wrong when that record was made, set journal.max_ahead to more", ahead.Round(time.Second), s.opts.MaxAhead))
+	return unavailable(fmt.Errorf("the newest record is %s ahead of the clock, more than journal.max_ahead (%s): set "+
+		"the clock, "+
+		"or raise journal.max_ahead if the clock was wrong when that record was made", ahead.Round(time.Second), s.opts.MaxAhead))
 }
 
 // ByID implements appliance.Journal.

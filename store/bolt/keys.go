@@ -180,7 +180,7 @@ func (b *batch) writeKeys() error {
 	}
 	for _, o := range b.ops {
 		if !o.Value.appends() {
-			o.Err = passing(fmt.Errorf("the disk takes no writes: %w", err))
+			o.Err = passing(fmt.Errorf("the disk is not writable: %w", err))
 		}
 	}
 	return nil
@@ -214,7 +214,7 @@ func (b *batch) putKeys(flush []appliance.APIKey) (created []appliance.APIKey, e
 				continue
 			}
 			if t.keys.Get([]byte(key.ID)) != nil {
-				o.Err = appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(fmt.Errorf("id %q is taken", key.ID))
+				o.Err = appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(fmt.Errorf("id %q exists already", key.ID))
 				continue
 			}
 			flush, created = append(flush, *key), append(created, *key)
@@ -245,13 +245,13 @@ func decodeKey(id, value []byte) (appliance.APIKey, error) {
 	}
 	sum, text := value[:sha256.Size], value[sha256.Size:]
 	if want := keySum(id, text); !bytes.Equal(sum, want[:]) {
-		return key, fmt.Errorf("%w: API key %q: its checksum is wrong", ErrDamaged, id)
+		return key, fmt.Errorf("%w: API key %q: wrong checksum", ErrDamaged, id)
 	}
 	if err := json.Unmarshal(text, &key); err != nil {
 		return key, fmt.Errorf("%w: API key %q: %w", ErrDamaged, id, err)
 	}
 	if key.ID != string(id) {
-		return key, fmt.Errorf("%w: API key %q: is stored as %q", ErrDamaged, key.ID, id)
+		return key, fmt.Errorf("%w: API key %q: stored as %q", ErrDamaged, key.ID, id)
 	}
 	return key, nil
 }

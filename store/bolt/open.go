@@ -82,7 +82,7 @@ func (o *Options) check() error {
 		return errors.New("no log verifier key is given")
 	}
 	if !o.ReadOnly && (o.Signer == nil || appliance.LogName(o.Signer) != appliance.LogName(o.Verifier)) {
-		return errors.New("the log key that signs is not that of the verifier")
+		return errors.New("the log key does not match the log verifier key")
 	}
 	return nil
 }
@@ -165,7 +165,7 @@ func syncDir(dir string) error {
 func (s *Store) create() error {
 	switch stat, err := os.Lstat(s.path); {
 	case err == nil && stat.Mode().IsRegular() && stat.Size() == 0:
-		return fmt.Errorf("%w: it is empty", ErrDamaged) // bbolt would initialise it
+		return fmt.Errorf("%w: the file is empty", ErrDamaged) // bbolt would initialise it
 	case !errors.Is(err, os.ErrNotExist):
 		return err
 	}
@@ -173,7 +173,7 @@ func (s *Store) create() error {
 		return err
 	}
 	if frames, err := readFrames(WALPath(s.path), appliance.LogName(s.opts.Verifier), true); err != nil || len(frames) > 0 {
-		return fmt.Errorf("%w: it is not there, but %s is, with records of it: put the file back (%w)", ErrDamaged, WALPath(s.path), cmp.Or(err, os.ErrNotExist))
+		return fmt.Errorf("%w: the file is missing, but its write-ahead log %s has records: restore the file (%w)", ErrDamaged, WALPath(s.path), cmp.Or(err, os.ErrNotExist))
 	}
 	dir := filepath.Dir(s.path)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(s.path)+"-*") // mode 0600
@@ -252,7 +252,7 @@ func (s *Store) checkMeta(p *pages.Reader) error {
 		return err
 	}
 	if want := appliance.LogName(s.opts.Verifier); string(log) != want {
-		return fmt.Errorf("%w: it is the journal of %q, the log key is that of %q", ErrOtherLog, log, want)
+		return fmt.Errorf("%w: the journal belongs to log %q, the log key to log %q", ErrOtherLog, log, want)
 	}
 	return nil
 }
@@ -275,10 +275,10 @@ func (s *Store) loadHead(p *pages.Reader) (*head, appliance.Frontier, error) {
 		return damaged(err)
 	}
 	if frontier.Tree() != h.tree {
-		return damaged(errors.New("the stored hashes do not make the tree of the checkpoint"))
+		return damaged(errors.New("the stored hashes do not match the checkpoint's root hash"))
 	}
 	if surplus, err := p.Get(bucketRecords, encodeIndex(h.tree.N)); err == nil {
-		return damaged(fmt.Errorf("there are more than the checkpoint's %d records: the next has %d bytes", h.tree.N, len(surplus)))
+		return damaged(fmt.Errorf("the file has more records than the checkpoint's %d: the next has %d bytes", h.tree.N, len(surplus)))
 	}
 	if h.tree.N == 0 {
 		return h, frontier, nil

@@ -47,11 +47,11 @@ func (h *handle) check() error {
 	case absent && h.links() == 0:
 		return fmt.Errorf("%w: %s was removed", ErrReplaced, h.path)
 	case absent:
-		return fmt.Errorf("%w: %s was moved away: stop attestd, and move it back", ErrReplaced, h.path)
+		return fmt.Errorf("%w: %s was moved. Stop attestd and move the file back", ErrReplaced, h.path)
 	case err != nil:
 		return fmt.Errorf("look at %s: %w", h.path, err)
 	case h.is.Dev != named.Dev || h.is.Ino != named.Ino:
-		return fmt.Errorf("%w: %s is another file now", ErrReplaced, h.path)
+		return fmt.Errorf("%w: %s was replaced by another file", ErrReplaced, h.path)
 	}
 	return nil
 }
@@ -91,9 +91,10 @@ func (f *filer) fileFromMemory(lost error) error {
 	defer cancel()
 	records := f.store.head.Load().tree.N
 	if err := f.settle(ctx); err != nil {
-		return fmt.Errorf("%w; the newest records could not be brought into %s: restore the newest backup: attestd restore FILE (%w)", lost, f.store.path, err)
+		return fmt.Errorf("%w; cannot move the newest records into %s. Restore the newest backup with: attestd "+
+			"restore FILE (%w)", lost, f.store.path, err)
 	}
-	return fmt.Errorf("%w; all %d records are in %s: start attestd again", lost, records, f.store.path)
+	return fmt.Errorf("%w; all %d records are in %s. Run: systemctl restart attestd", lost, records, f.store.path)
 }
 
 // checkFile checks the journal's file. Unless a transaction is writing, it also compares the meta pages: each commit
@@ -149,7 +150,7 @@ func (s *Store) keepMetas() error {
 }
 
 func (s *Store) overwritten() error {
-	return fmt.Errorf("%w: %s was overwritten: stop attestd, and restore the newest backup: attestd restore FILE", ErrReplaced, s.path)
+	return fmt.Errorf("%w: %s was overwritten. Stop attestd and restore the newest backup with: attestd restore FILE", ErrReplaced, s.path)
 }
 
 // update runs fn in a write transaction.
@@ -197,7 +198,7 @@ func (s *Store) update(fn func(tx *bbolt.Tx) error) (err error) {
 // caller would block. The store is then marked as stuck.
 func (s *Store) begin(writable bool) (tx *bbolt.Tx, err error) {
 	if s.stuck.Load() {
-		return nil, fmt.Errorf("%w: it cannot be read since its first pages were damaged", ErrDamaged)
+		return nil, fmt.Errorf("%w: the file's meta pages are damaged, so it cannot be read", ErrDamaged)
 	}
 	defer func() {
 		if errors.Is(err, ErrDamaged) {
@@ -218,14 +219,15 @@ func (s *Store) rescue() {
 	}
 	to := s.path + removedSuffix + time.Now().UTC().Format("20060102T150405.000Z")
 	log := s.opts.Logger.With("removed", s.path, "copy", to)
-	log.Error("journal: its file was removed; copying it before attestd ends")
+	log.Error("journal: its file was removed; copying the open file before attestd exits")
 	err := s.copyRemoved(to)
 	if err != nil {
 		_ = os.Remove(to)
-		log.Error("journal: its removed file cannot be copied, and is lost; restore the newest backup: attestd restore FILE", "error", err)
+		log.Error("journal: its removed file cannot be copied and is lost; restore the newest backup with: attestd "+
+			"restore FILE", "error", err)
 		return
 	}
-	log.Error("journal: its removed file was copied, with all records; to go on with it: mv " + to + " " + s.path)
+	log.Error("journal: its removed file was copied with all records; to use the copy: mv " + to + " " + s.path)
 }
 
 func (s *Store) copyRemoved(to string) (err error) {
@@ -253,5 +255,5 @@ func checkRemoved(path string) error {
 		return err
 	}
 	last := copies[len(copies)-1]
-	return fmt.Errorf("it was removed while attestd ran, which copied it before: put it back with mv %s %s", last, path)
+	return fmt.Errorf("the journal was removed while attestd ran, and attestd kept a copy. Put the copy back with: mv %s %s", last, path)
 }

@@ -33,20 +33,20 @@ var replacements = map[string]struct {
 	restored string // the shell command that recovers all records; "" if no command is needed
 	gone     bool   // the file's content is lost
 }{
-	"an older file is moved over it":          {do: shell(`mv "$2" "$1"`), says: "is another file now", restored: `mv "$1".removed-* "$1"`},
+	"an older file is moved over it":          {do: shell(`mv "$2" "$1"`), says: "was replaced by another file", restored: `mv "$1".removed-* "$1"`},
 	"it is removed":                           {do: shell(`rm "$1"`), says: "was removed", restored: `mv "$1".removed-* "$1"`},
-	"it is moved away":                        {do: shell(`mv "$1" "$1.away"`), says: "was moved away", restored: `mv "$1.away" "$1"`},
-	"its folder is another":                   {do: shell(`d=$(dirname "$1"); cp -r "$d" "$d.new"; mv "$d" "$d.old"; mv "$d.new" "$d"`), says: "is another file now", restored: `d=$(dirname "$1"); rm -r "$d"; mv "$d.old" "$d"`},
+	"it is moved away":                        {do: shell(`mv "$1" "$1.away"`), says: "was moved. Stop attestd", restored: `mv "$1.away" "$1"`},
+	"its folder is another":                   {do: shell(`d=$(dirname "$1"); cp -r "$d" "$d.new"; mv "$d" "$d.old"; mv "$d.new" "$d"`), says: "was replaced by another file", restored: `d=$(dirname "$1"); rm -r "$d"; mv "$d.old" "$d"`},
 	"an older file is copied over it":         {do: shell(`cp "$2" "$1"`), gone: true},
 	"zeros are copied over it":                {do: shell(`head -c 1000000 /dev/zero > "$1"`), gone: true},
 	"it is emptied":                           {do: shell(`: > "$1"`), gone: true},
 	"its write-ahead log is removed":          {do: shell(`rm "$1-wal"`), says: "attestd.db-wal was removed; all "},
-	"its write-ahead log is moved away":       {do: shell(`mv "$1-wal" "$1-wal.away"`), says: "attestd.db-wal was moved away"},
-	"its write-ahead log is replaced":         {do: shell(`mv "$3" "$1-wal"`), says: "attestd.db-wal is another file now"},
+	"its write-ahead log is moved away":       {do: shell(`mv "$1-wal" "$1-wal.away"`), says: "attestd.db-wal was moved. Stop"},
+	"its write-ahead log is replaced":         {do: shell(`mv "$3" "$1-wal"`), says: "attestd.db-wal was replaced by another file"},
 	"an older copy is over its log":           {do: shell(`cp "$3" "$1-wal"`), says: "attestd.db-wal was overwritten"},
 	"its write-ahead log is emptied":          {do: shell(`: > "$1-wal"`), says: "attestd.db-wal has 0 bytes"},
 	"both are removed":                        {do: shell(`rm "$1" "$1-wal"`), says: "was removed", restored: `mv "$1".removed-* "$1"`},
-	"an older file, and both are moved there": {do: shell(`mv "$2" "$1"; mv "$3" "$1-wal"`), says: "is another file now", restored: `rm -f "$1-wal"; mv "$1".removed-* "$1"`},
+	"an older file, and both are moved there": {do: shell(`mv "$2" "$1"; mv "$3" "$1-wal"`), says: "was replaced by another file", restored: `rm -f "$1-wal"; mv "$1".removed-* "$1"`},
 }
 
 // Once a file of the journal was replaced, no call is answered, the store can be closed, and every record answered

@@ -29,7 +29,8 @@ func (s *Store) loadTail(frontier appliance.Frontier) (appliance.Frontier, error
 	}
 	tail, frontier, err := replay(lacking, frontier, s.opts.Verifier)
 	if err != nil {
-		return frontier, fmt.Errorf("%w %s: %w; it and %s belong together: put back the one that is older or damaged, or restore a backup", errWAL, path, err, s.path)
+		return frontier, fmt.Errorf("%w %s: %w; it must match %s: put back the right version of the older or damaged "+
+			"one, or restore a backup", errWAL, path, err, s.path)
 	}
 	s.recent.add(tail, true)
 	s.head.Store(&head{tree: frontier.Tree(), checkpoint: tail.checkpoint, last: tail.last, tail: s.recent.tail()})
@@ -45,9 +46,10 @@ func replay(frames []frame, frontier appliance.Frontier, verifier note.Verifier)
 	for _, f := range frames {
 		switch size := frontier.Size(); {
 		case f.first > size:
-			return nil, frontier, fmt.Errorf("%w: records %d to %d are missing: the journal's file is older than this, or a frame is damaged", ErrDamaged, size, f.first-1)
+			return nil, frontier, fmt.Errorf("%w: records %d to %d are missing: the journal's file is older than the "+
+				"write-ahead log, or a frame is damaged", ErrDamaged, size, f.first-1)
 		case f.first < size:
-			return nil, frontier, fmt.Errorf("%w: it has records %d to %d, the journal goes on at %d", ErrDamaged, f.first, f.end()-1, size)
+			return nil, frontier, fmt.Errorf("%w: its frame has records %d to %d, the journal's next record is %d", ErrDamaged, f.first, f.end()-1, size)
 		}
 		for i, leaf := range f.leaves {
 			e, err := appliance.DecodeEntry(f.first+int64(i), leaf)
@@ -61,7 +63,7 @@ func replay(frames []frame, frontier appliance.Frontier, verifier note.Verifier)
 			return nil, frontier, fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
 		if tree != frontier.Tree() {
-			return nil, frontier, fmt.Errorf("%w: records %d to %d do not make the tree of their checkpoint", ErrDamaged, f.first, f.end()-1)
+			return nil, frontier, fmt.Errorf("%w: records %d to %d do not match their checkpoint's root hash", ErrDamaged, f.first, f.end()-1)
 		}
 		tail.checkpoint = f.checkpoint
 	}
@@ -78,12 +80,13 @@ func (s *Store) fileTail() error {
 	records := h.tree.N - h.inFile()
 	switch err := s.fileSegment(s.recent.segments[0]); {
 	case err == nil:
-		s.opts.Logger.Info("journal: the newest records were taken over from the write-ahead log", "records", records)
+		s.opts.Logger.Info("journal: moved the newest records from the write-ahead log into the journal", "records", records)
 	case notWritten(err):
-		s.opts.Logger.Error("journal: the newest records are in the write-ahead log, but the disk takes no writes; nothing is signed until it does", "records", records, "error", err)
+		s.opts.Logger.Error("journal: the disk is not writable, and the newest records are still in the write-ahead "+
+			"log; signing stops until the disk is writable", "records", records, "error", err)
 		return nil
 	default:
-		return fmt.Errorf("take over %d records from %s: %w", records, WALPath(s.path), err)
+		return fmt.Errorf("move %d records from %s into the journal: %w", records, WALPath(s.path), err)
 	}
 	s.recent.drop()
 	h.tail = nil
@@ -122,7 +125,7 @@ func (s *Store) takeOver() (err error) {
 		err = s.fileTail()
 	}
 	if n := len(s.recent.segments); err == nil && n > 0 {
-		err = fmt.Errorf("the disk takes no writes, and records are in %s only", WALPath(s.path))
+		err = fmt.Errorf("the disk is not writable, and records are only in %s", WALPath(s.path))
 	}
 	return err
 }

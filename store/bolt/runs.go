@@ -172,7 +172,7 @@ func checkChunk(name, value, above []byte) error {
 	case len(name) != chunkName || len(value) == 0 || len(value)%runEntry != 0:
 		return errors.New("malformed")
 	case !bytes.Equal(name[8:], value[:runEntry]):
-		return errors.New("does not begin as its name says")
+		return errors.New("first entry differs from the chunk's name")
 	}
 	for entry := range slices.Chunk(value, runEntry) {
 		if bytes.Compare(above, entry) >= 0 {

@@ -29,13 +29,14 @@ func currentSchema() *schema {
 func (s *schema) check(v int64, readOnly bool) error {
 	switch {
 	case v > s.version:
-		return fmt.Errorf("%w: it has schema version %d, this attestd knows %d; install the newer attestd again", ErrNewerSchema, v, s.version)
+		return fmt.Errorf("%w: the file has schema version %d, this attestd supports %d; install the newer attestd again", ErrNewerSchema, v, s.version)
 	case v == s.version:
 		return nil
 	case s.reaches(v) && readOnly:
-		return fmt.Errorf("%w: it has schema version %d, this attestd has %d; start attestd once to bring it there", ErrOlderSchema, v, s.version)
+		return fmt.Errorf("%w: the file has schema version %d, this attestd needs %d. To migrate it, run: systemctl "+
+			"restart attestd", ErrOlderSchema, v, s.version)
 	}
-	return fmt.Errorf("%w: no schema version %d", ErrDamaged, v)
+	return fmt.Errorf("%w: unknown schema version %d", ErrDamaged, v)
 }
 
 // reaches reports whether there is a migration for each step from v to the current version.
@@ -83,9 +84,9 @@ func (s *Store) migrate() (err error) {
 		return failures
 	})
 	if err != nil {
-		return fmt.Errorf("migrate from schema version %d to %d; the file is as it was: %w", from, to, err)
+		return fmt.Errorf("migrate from schema version %d to %d (the file is unchanged): %w", from, to, err)
 	}
-	s.opts.Logger.Info("journal: brought to a newer schema", "from", from, "to", to)
+	s.opts.Logger.Info("journal: migrated to a newer schema", "from", from, "to", to)
 	return nil
 }
 

@@ -321,7 +321,7 @@ func TestEarlierCheckpointCatchesARolledBackJournal(t *testing.T) {
 	}
 	// So is a journal that has diverged since.
 	other := seal(t)
-	if report := verify(t, back, other.earlier); report.OK() || !strings.Contains(report.Damages[0].Detail, "is of another log") {
+	if report := verify(t, back, other.earlier); report.OK() || !strings.Contains(report.Damages[0].Detail, "belongs to another log") {
 		t.Errorf("a checkpoint of another log was accepted: %v", report.Damages)
 	}
 	path := newPath(t)

@@ -129,14 +129,14 @@ func (v *auditor) fileAt(p *pages.Reader, free []uint64) error {
 		}
 	}
 	if n := v.beyond[bucketRecords]; n > 0 {
-		v.report(-1, uuid.Nil, "record", "there are %d records more than the %d that the checkpoint covers", n, v.filed)
+		v.report(-1, uuid.Nil, "record", "the file has %d records beyond the checkpoint's %d", n, v.filed)
 	}
 	if n := v.beyond[bucketHashes]; n > 0 {
-		v.report(-1, uuid.Nil, "tree", "there are %d stored hashes more than a tree of %d records has", n, v.filed)
+		v.report(-1, uuid.Nil, "tree", "the file has %d stored hashes too many for a tree of %d records", n, v.filed)
 	}
 	for name := range found {
 		if !slices.Contains(buckets[:], name) {
-			v.report(-1, uuid.Nil, "page", "bucket %q is of no known use", name)
+			v.report(-1, uuid.Nil, "page", "unknown bucket %q", name)
 		}
 	}
 	v.freePages(p, free)
@@ -183,7 +183,7 @@ func (v *auditor) bucket(p *pages.Reader, bucket string) error {
 		return nil
 	}
 	return p.Walk(bucket, nil, visit, func(lo, hi []byte, err error) error {
-		v.lostPage(firstRecord(bucket, lo), fmt.Errorf("bucket %s: %w: what it had from %s on is lost", bucket, err, entryName(bucket, lo)))
+		v.lostPage(firstRecord(bucket, lo), fmt.Errorf("bucket %s: %w: entries from %s on are lost", bucket, err, entryName(bucket, lo)))
 		return nil
 	})
 }
@@ -209,7 +209,7 @@ func entryName(bucket string, name []byte) string {
 		return fmt.Sprint(i)
 	}
 	if len(name) == 0 {
-		return "the first"
+		return "the first entry"
 	}
 	return fmt.Sprintf("%q", name)
 }
@@ -219,7 +219,7 @@ func (v *auditor) entry(bucket string, name, value []byte) {
 	switch bucket {
 	case bucketMeta:
 		if n := string(name); n != metaVersion && n != metaLog && n != metaCheckpoint {
-			v.report(-1, uuid.Nil, "page", "meta %q is of no known use", name)
+			v.report(-1, uuid.Nil, "page", "unknown meta entry %q", name)
 		}
 	case bucketKeys:
 		if _, err := decodeKey(name, value); err != nil {
@@ -238,7 +238,7 @@ func (v *auditor) entry(bucket string, name, value []byte) {
 	default:
 		v.count[bucket]++
 		if i, err := recordOf(bucket, name, value); err != nil || i >= v.filed {
-			v.report(-1, uuid.Nil, "lookup", "%s: entry %x leads to no record", bucket, name)
+			v.report(-1, uuid.Nil, "lookup", "%s: entry %x refers to a missing record", bucket, name)
 		}
 	}
 }
@@ -248,9 +248,9 @@ func (v *auditor) freePages(p *pages.Reader, free []uint64) {
 	for _, id := range free {
 		switch {
 		case id < 2 || id >= p.Limit():
-			v.report(-1, uuid.Nil, "page", "page %d: is free, but outside the file's %d pages", id, p.Limit())
+			v.report(-1, uuid.Nil, "page", "page %d: listed as free, but outside the file's %d pages", id, p.Limit())
 		case p.Used[id]:
-			v.report(-1, uuid.Nil, "page", "page %d: is in the list of free pages, but in use or listed twice", id)
+			v.report(-1, uuid.Nil, "page", "page %d: listed as free, but in use or listed twice", id)
 		default:
 			p.Used[id] = true
 		}
@@ -260,7 +260,7 @@ func (v *auditor) freePages(p *pages.Reader, free []uint64) {
 	}
 	for id := uint64(2); id < p.Limit(); id++ {
 		if !p.Used[id] {
-			v.report(-1, uuid.Nil, "page", "page %d: is neither in use nor free", id)
+			v.report(-1, uuid.Nil, "page", "page %d: neither in use nor free", id)
 		}
 	}
 }
@@ -359,12 +359,12 @@ func (v *auditor) tree(n int64, id uuid.UUID, completed []tlog.Hash, stored [][]
 }
 
 func (v *auditor) wrongHash(n int64, id uuid.UUID, level int, stored []byte) {
-	wrong := "is not the one that was stored with it"
+	wrong := "differs from the stored one"
 	if stored == nil {
-		wrong = "is not stored"
+		wrong = "is missing"
 	}
 	if level == 0 {
-		v.report(n, id, "tree", "its hash %s", wrong)
+		v.report(n, id, "tree", "the record's hash %s", wrong)
 		return
 	}
 	v.report(n, id, "tree", "the hash of records %d to %d, at level %d, %s", n+1-1<<level, n, level, wrong)

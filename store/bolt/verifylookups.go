@@ -29,7 +29,7 @@ func (v *auditor) lookups(p *pages.Reader, n int64, e appliance.Entry) {
 		case err != nil:
 			v.report(n, id, "lookup", "%s", err)
 		case !bytes.Equal(value, want):
-			v.report(n, id, "lookup", "%s: leads elsewhere", bucket)
+			v.report(n, id, "lookup", "%s: its entry refers to another record", bucket)
 		default:
 			v.matched[bucket]++
 		}
@@ -88,7 +88,7 @@ func (v *auditor) indexEntry(p *pages.Reader, bucket string, name, value []byte)
 	case asked:
 		return n
 	case id != uuid.Nil:
-		v.report(n, id, "lookup", "%s: entry %x leads here, but is not this record's", bucket, name)
+		v.report(n, id, "lookup", "%s: entry %x refers to this record but belongs to another", bucket, name)
 	}
 	return -1
 }
@@ -135,7 +135,7 @@ func (v *auditor) chunk(bucket string, name, value []byte) {
 	}
 	err := checkChunk(name, value, r.last)
 	if err == nil && r.last == nil && int64(binary.BigEndian.Uint64(name)) <= r.highest {
-		err = fmt.Errorf("the run before has record %d", r.highest)
+		err = fmt.Errorf("the previous run has record %d", r.highest)
 	}
 	if err != nil {
 		v.report(-1, uuid.Nil, "lookup", "%s: chunk %x: %s", bucket, name, err)
@@ -144,7 +144,7 @@ func (v *auditor) chunk(bucket string, name, value []byte) {
 	for entry := range slices.Chunk(value, runEntry) {
 		n, err := recordOf(bucket, entry, nil)
 		if err != nil || n >= v.filed || bytes.Compare(entry[8:], name[:8]) < 0 {
-			v.report(-1, uuid.Nil, "lookup", "%s: entry %x leads to no record of its run", bucket, entry)
+			v.report(-1, uuid.Nil, "lookup", "%s: entry %x refers to a record outside its run", bucket, entry)
 			continue
 		}
 		r.highest = max(r.highest, n)
@@ -169,7 +169,7 @@ func (v *auditor) wrongInRuns(p *pages.Reader, bucket string) error {
 			continue
 		}
 		if id, asks := v.asks(p, n, bucket, nil); asks {
-			v.report(n, id, "lookup", "%s: no entry leads to it", bucket)
+			v.report(n, id, "lookup", "%s: its entry is missing", bucket)
 		}
 		if v.ctx.Err() != nil {
 			err = timeout(v.ctx, "verify")

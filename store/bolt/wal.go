@@ -184,11 +184,11 @@ func (w *wal) check() error {
 		return err
 	}
 	if stat.Size() != w.size {
-		return fmt.Errorf("%w: %s has %d bytes in place of %d", ErrReplaced, w.file.path, stat.Size(), w.size)
+		return fmt.Errorf("%w: %s has %d bytes instead of %d", ErrReplaced, w.file.path, stat.Size(), w.size)
 	}
 	var last [frameHeader]byte
 	if _, err := w.file.ReadAt(last[:], w.lastAt); err != nil {
-		return fmt.Errorf("look at %s: %w", w.file.path, err)
+		return fmt.Errorf("read %s: %w", w.file.path, err)
 	}
 	if last != w.last {
 		return fmt.Errorf("%w: %s was overwritten", ErrReplaced, w.file.path)
@@ -239,7 +239,7 @@ func readFrames(path string, log string, fromDisk bool) (frames []frame, err err
 		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	if len(b) > maxWAL {
-		return nil, fmt.Errorf("%w: it is too large", ErrDamaged)
+		return nil, fmt.Errorf("%w: the file is too large", ErrDamaged)
 	}
 	mark := logMark(log)
 	for at := 0; at+frameHeader <= len(b); {
@@ -249,11 +249,11 @@ func readFrames(path string, log string, fromDisk bool) (frames []frame, err err
 			continue
 		}
 		if !bytes.Equal(text[8:16], mark[:]) {
-			return nil, fmt.Errorf("%w: it has records of another log than %s", ErrOtherLog, log)
+			return nil, fmt.Errorf("%w: the file has records of another log than %s", ErrOtherLog, log)
 		}
 		read, err := decodeFrame(text)
 		if err != nil {
-			return nil, fmt.Errorf("%w: at %d: %w", ErrDamaged, at, err)
+			return nil, fmt.Errorf("%w: at byte %d: %w", ErrDamaged, at, err)
 		}
 		frames = append(frames, read)
 		at += aligned(len(text))

@@ -97,13 +97,13 @@ func misfits(t *testing.T, other appliance.LogKey) map[string]misfit {
 		"a bit of the second frame":         {flipAt(frameAt + 700), 0, bolt.ErrDamaged, "records 1 to 1 are missing"},
 		"a bit of the first frame":          {flipAt(30), 0, bolt.ErrDamaged, "records 0 to 0 are missing"},
 		"two frames are gone":               {inWAL(func(b []byte) []byte { clear(b[:2*frameAt]); return b }), 0, bolt.ErrDamaged, "records 0 to 1 are missing: the journal's file is older"},
-		"a frame twice":                     {inWAL(func(b []byte) []byte { copy(b[3*frameAt:], b[:frameAt]); return b }), 0, bolt.ErrDamaged, "it has records 0 to 0"},
+		"a frame twice":                     {inWAL(func(b []byte) []byte { copy(b[3*frameAt:], b[:frameAt]); return b }), 0, bolt.ErrDamaged, "its frame has records 0 to 0"},
 		"a leaf is forged":                  {forged(44 + 20), 0, bolt.ErrDamaged, "record 1"},
-		"a leaf's salt is forged":           {inWAL(forgeSalt), 0, bolt.ErrDamaged, "do not make the tree of their checkpoint"},
+		"a leaf's salt is forged":           {inWAL(forgeSalt), 0, bolt.ErrDamaged, "do not match their checkpoint"},
 		"a frame of no leaf":                {forged(35), 0, bolt.ErrDamaged, "malformed"},
 		"a leaf that ends behind its frame": {forged(41), 0, bolt.ErrDamaged, "malformed"},
 		"of another log":                    {inWAL(func([]byte) []byte { return foreign }), 0, bolt.ErrOtherLog, "records of another log"},
-		"its file is gone":                  {func(t *testing.T, path string) { check(t, os.Remove(path)) }, 0, bolt.ErrDamaged, "put the file back"},
+		"its file is gone":                  {func(t *testing.T, path string) { check(t, os.Remove(path)) }, 0, bolt.ErrDamaged, "restore the file"},
 	}
 }
 
@@ -164,7 +164,7 @@ func (m misfit) reads(t *testing.T, path string, o bolt.Options, entries []appli
 	t.Helper()
 	s, err := bolt.Open(path, o)
 	switch {
-	case errors.Is(m.want, bolt.ErrOtherLog) || strings.Contains(m.says, "put the file back"):
+	case errors.Is(m.want, bolt.ErrOtherLog) || strings.Contains(m.says, "restore the file"):
 		if err == nil {
 			s.Close()
 			t.Error("it was opened for reading")

@@ -91,7 +91,7 @@ func (s *Store) submit(ctx context.Context, o *op) error {
 	return s.writer.queue.Do(ctx, o)
 }
 
-func errReadOnly() error { return unavailable(errors.New("it was opened read-only")) }
+func errReadOnly() error { return unavailable(errors.New("the journal was opened read-only")) }
 
 // write writes a batch of the queue.
 func (w *writer) write(ops []*op, last bool) error {
@@ -134,17 +134,17 @@ func (w *writer) judge(err error) error {
 	case !judged && !notWritten(err):
 		return w.fail(err)
 	case !judged:
-		answer = passing(fmt.Errorf("the disk takes no writes: %w", err))
+		answer = passing(fmt.Errorf("the disk is not writable: %w", err))
 	}
 	w.full.Store(w.store.opts.Now().UnixNano())
 	w.roomy.Store(0)
-	w.store.opts.Logger.Error("journal: the disk is full or read-only; nothing is signed until it takes writes again", "error", answer.Cause)
+	w.store.opts.Logger.Error("journal: the disk is full or read-only; signing stops until it is writable again", "error", answer.Cause)
 	return answer
 }
 
 // fail stops all writes.
 func (w *writer) fail(err error) error {
-	answer := unavailable(fmt.Errorf("writing failed for good: %w", err))
+	answer := unavailable(fmt.Errorf("writing failed permanently: %w", err))
 	if !w.fault.CompareAndSwap(nil, &answer) {
 		return w.refusal()
 	}
@@ -152,7 +152,7 @@ func (w *writer) fail(err error) error {
 		err = fmt.Errorf("write %s: %w", w.store.path, err)
 	}
 	w.failed <- err
-	w.store.opts.Logger.Error("journal: writing failed; attestd must be started again", "error", err)
+	w.store.opts.Logger.Error("journal: writing failed permanently; check the disk, then run: systemctl restart attestd", "error", err)
 	return answer
 }
 
@@ -307,7 +307,7 @@ func (b *batch) appendRecord(o *op) error {
 	case err != nil:
 		return err
 	case taken != nil:
-		return appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(fmt.Errorf("id %s is taken", r.ID))
+		return appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(fmt.Errorf("id %s exists already", r.ID))
 	case b.ahead != nil:
 		return b.ahead
 	}
@@ -357,12 +357,12 @@ func checkRecord(r appliance.Record) error {
 	}
 	switch {
 	case r.ID == uuid.Nil:
-		return refuse("it has no id")
+		return refuse("the record has no id")
 	case r.KeyID == "" || len(r.KeyID) > 255 || strings.Contains(r.KeyID, "\x00") || !utf8.ValidString(r.KeyID):
-		return refuse("its API key's id is malformed")
+		return refuse("the record's API key id is malformed")
 	case !utf8.ValidString(r.IdempotencyKey) || !utf8.ValidString(r.Scheme),
 		r.Domain != nil && (!utf8.ValidString(r.Domain.Name) || !utf8.ValidString(r.Domain.Version)):
-		return refuse("it has text that is not UTF-8")
+		return refuse("the record has text that is not UTF-8")
 	}
 	return nil
 }

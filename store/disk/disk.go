@@ -18,7 +18,7 @@ type Room struct {
 func Look(path string) (Room, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(path), &fs); err != nil {
-		return Room{}, fmt.Errorf("ask for the free space: %w", err)
+		return Room{}, fmt.Errorf("read the free space: %w", err)
 	}
 	return Room{Free: int64(fs.Bavail) * int64(fs.Bsize), ReadOnly: fs.Flags&unix.ST_RDONLY != 0}, nil
 }

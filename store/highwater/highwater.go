@@ -319,7 +319,7 @@ func (j *Journal) Ready(ctx context.Context) error {
 		return unavailable(errNotYet)
 	}
 	if unseen := time.Since(s.at); unseen > unseenMost && j.opts.Shared {
-		return unavailable(fmt.Errorf("its head was last seen %s ago", unseen.Round(time.Second)))
+		return unavailable(fmt.Errorf("the journal's head was last read %s ago", unseen.Round(time.Second)))
 	}
 	return nil
 }
@@ -391,7 +391,7 @@ func (j *Journal) cover(ctx context.Context, signed []byte) error {
 	if ctx.Err() != nil {
 		return appliance.Errorf(appliance.CodeTimeout, "the journal did not answer in time").Because(errors.New("wait for the high-water mark"))
 	}
-	return unavailable(fmt.Errorf("it is not on the disk after %s", coverTimeout))
+	return unavailable(fmt.Errorf("the mark is not on the disk after %s", coverTimeout))
 }
 
 func (j *Journal) signal() {
@@ -401,7 +401,7 @@ func (j *Journal) signal() {
 	}
 }
 
-var errNotYet = errors.New("the journal's head was not seen yet")
+var errNotYet = errors.New("the journal's head has not been read yet")
 
 // unavailable is the error while the mark cannot be written. attestd recovers without a restart.
 func unavailable(cause error) error {

@@ -232,10 +232,10 @@ func TestAJournalThatIsNotWhatTheMarkSays(t *testing.T) {
 	}{
 		"the same":        {common: 10},
 		"a newer one":     {common: 10, copied: 260},
-		"an older copy":   {common: 10, published: 5, why: "fewer records than were published"},
-		"a fork, shorter": {common: 10, published: 5, copied: 4, why: "fewer records than were published"},
-		"a fork, as long": {common: 10, published: 5, copied: 5, why: "parted from what was published"},
-		"a fork, longer":  {common: 10, published: 5, copied: 260, why: "parted from what was published"},
+		"an older copy":   {common: 10, published: 5, why: "fewer records than the published checkpoint"},
+		"a fork, shorter": {common: 10, published: 5, copied: 4, why: "fewer records than the published checkpoint"},
+		"a fork, as long": {common: 10, published: 5, copied: 5, why: "has forked from the published checkpoint"},
+		"a fork, longer":  {common: 10, published: 5, copied: 260, why: "has forked from the published checkpoint"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -325,7 +325,7 @@ func TestAStoreThatForgetsWhileItIsUsed(t *testing.T) {
 				t.Errorf("ready: %v", err)
 			}
 			store.to(primary.Journal())
-			r.text.wait(t, "attesting goes on")
+			r.text.wait(t, "attesting continues")
 			r.append(g, 1)
 			closeAll(t, g)
 			if r.text.count("level=ERROR") != 1 || r.text.count("level=WARN") != 2 { // the initial lack of a mark, and the recovery
@@ -416,7 +416,7 @@ func TestASharedStoreThatDoesNotAnswerAtFirst(t *testing.T) {
 		}
 	}
 	store.to(s.Journal())
-	r.text.wait(t, "the head becomes it")
+	r.text.wait(t, "created the high-water mark")
 	if _, err := g.Checkpoint(t.Context()); err != nil {
 		t.Error(err)
 	}

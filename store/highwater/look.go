@@ -14,9 +14,9 @@ import (
 
 // The ways in which a journal contradicts the mark.
 var (
-	errShorter = errors.New("the journal has fewer records than were published")
-	errForked  = errors.New("the journal parted from what was published")
-	errMissing = errors.New("the journal lacks an attestation that this appliance has answered")
+	errShorter = errors.New("the journal has fewer records than the published checkpoint")
+	errForked  = errors.New("the journal has forked from the published checkpoint")
+	errMissing = errors.New("the journal lacks an attestation that this appliance issued")
 )
 
 // Loss is the error for a journal that contradicts the mark.
@@ -33,19 +33,19 @@ type Loss struct {
 func (l *Loss) Error() string {
 	text := l.Why
 	if l.Mark != nil {
-		text += fmt.Sprintf(": the high-water mark is of %d records, root hash %s, the journal has %d, root hash %s", l.High.N, l.High.Hash, l.Low.N, l.Low.Hash)
+		text += fmt.Sprintf(": the high-water mark has %d records and root hash %s, the journal has %d and %s", l.High.N, l.High.Hash, l.Low.N, l.Low.Hash)
 	}
 	if l.Remedy != "" {
 		return text + "; " + l.Remedy
 	}
-	return text + "; nothing is attested. Put the newer journal back, and attestd goes on; where it is gone for good, " +
-		"a new log goes on from what is left: attestd log accept-loss --reason …"
+	return text + "; attesting is stopped. Put the newer journal back; attestd then continues. If the newer journal is lost, " +
+		"continue the rest as a new log: attestd log accept-loss --reason …"
 }
 
 // refusal returns the error for clients.
 func (l *Loss) refusal() error {
 	return &appliance.Error{
-		Code: appliance.CodeJournalLost, Detail: "the journal has lost what was published; the operator must act",
+		Code: appliance.CodeJournalLost, Detail: "the journal has lost published records; the operator must act",
 		RetryAfter: time.Minute, Cause: l,
 	}
 }
@@ -180,13 +180,13 @@ func (j *Journal) report(before, after *state) {
 	case before.lost == nil && after.lost != nil:
 		j.opts.Logger.Error("journal: LOST: "+after.lost.Error(), "published", string(after.lost.Mark), "found", string(after.lost.Head))
 	case before.lost != nil && after.lost == nil:
-		j.opts.Logger.Warn("journal: it has again what was published, and attesting goes on", "records", after.mark.Tree.N)
+		j.opts.Logger.Warn("journal: the published records are back; attesting continues", "records", after.mark.Tree.N)
 	}
 	if before.failed == nil && after.failed != nil {
-		j.opts.Logger.Error("journal: the high-water mark cannot be kept; nothing is signed until it can", "file", j.path, "error", after.failed.Error())
+		j.opts.Logger.Error("journal: the high-water mark cannot be written; signing stops until it can", "file", j.path, "error", after.failed.Error())
 	}
 	if before.failed != nil && after.failed == nil {
-		j.opts.Logger.Warn("journal: the high-water mark is kept again, and attesting goes on", "file", j.path)
+		j.opts.Logger.Warn("journal: the high-water mark can be written again; attesting continues", "file", j.path)
 	}
 }
 
@@ -195,7 +195,8 @@ func (j *Journal) report(before, after *state) {
 func (j *Journal) adopt(ctx context.Context, head Mark) error {
 	if errors.Is(j.problem, fs.ErrNotExist) {
 		if head.Tree.N > 0 && j.state.Load().failed == nil {
-			j.opts.Logger.Warn("journal: there is no high-water mark yet, and the head becomes it: that nothing was lost before cannot be told",
+			j.opts.Logger.Warn("journal: created the high-water mark from the journal's head; earlier losses cannot "+
+				"be detected",
 				"file", j.path, "records", head.Tree.N)
 		}
 		return nil
@@ -208,16 +209,19 @@ func (j *Journal) adopt(ctx context.Context, head Mark) error {
 		name := appliance.SignerOf(j.foreign)
 		for _, e := range events {
 			if c, ok := e.Continuation(); ok && c.Names(name) {
-				j.opts.Logger.Warn("journal: it goes on from another log, whose loss was accepted", "log", appliance.LogName(j.opts.Key.Verifier),
+				j.opts.Logger.Warn("journal: it continues another log, whose loss was accepted", "log", appliance.LogName(j.opts.Key.Verifier),
 					"before", name, "reason", c.Reason, "by", e.By, "records", head.Tree.N)
 				return nil
 			}
 		}
-		return &Loss{Why: j.problem.Error(), Head: head.Signed, Low: head.Tree, Remedy: "nothing is attested. Put back the journal and the log.key " +
-			"to which the mark belongs; or go on with this journal, as another log: attestd log accept-loss --reason …"}
+		return &Loss{Why: j.problem.Error(), Head: head.Signed, Low: head.Tree, Remedy: "attesting is stopped. Put " +
+			"back the journal and the log.key " +
+			"that match the mark, or continue this journal as another log: attestd log accept-loss --reason …"}
 	}
-	return &Loss{Why: j.problem.Error(), Head: head.Signed, Low: head.Tree, Remedy: "nothing is attested. Where a checkpoint that was kept elsewhere " +
-		"shows that the journal is whole (attestd log verify --since-checkpoint FILE), remove the file and start attestd again; else: attestd log accept-loss --reason …"}
+	return &Loss{Why: j.problem.Error(), Head: head.Signed, Low: head.Tree, Remedy: "attesting is stopped. If a " +
+		"checkpoint kept elsewhere " +
+		"proves the journal complete (attestd log verify --since-checkpoint FILE), remove the file and restart " +
+		"attestd; otherwise: attestd log accept-loss --reason …"}
 }
 
 // otherLog returns the error for a head of another log, which is a loss unless the store is shared: there, the log key may be the wrong
@@ -227,7 +231,7 @@ func (j *Journal) otherLog(ctx context.Context, signed []byte, cause error) erro
 	if err != nil {
 		return err
 	}
-	loss := &Loss{Why: fmt.Sprintf("the journal is of another log (%s)", cause), Head: signed, Remedy: "nothing is attested. " +
+	loss := &Loss{Why: fmt.Sprintf("the journal belongs to another log (%s)", cause), Head: signed, Remedy: "attesting is stopped. " +
 		"Put back the journal of " + appliance.LogName(j.opts.Key.Verifier) + ", or the log.key of the other log"}
 	next, secret, err := j.opts.Key.Follow(events)
 	if err == nil {
@@ -235,7 +239,7 @@ func (j *Journal) otherLog(ctx context.Context, signed []byte, cause error) erro
 	}
 	switch {
 	case err != nil && j.opts.Shared:
-		return unavailable(fmt.Errorf("the journal is of another log than the log key (%w)", cause))
+		return unavailable(fmt.Errorf("the journal and the log key belong to different logs (%w)", cause))
 	case err != nil:
 		return loss
 	}
@@ -243,7 +247,8 @@ func (j *Journal) otherLog(ctx context.Context, signed []byte, cause error) erro
 		j.told = true
 		j.opts.Continued(next, secret)
 	}
-	loss.Why, loss.Remedy = "the journal goes on as "+next.Verifier.Name(), "attestd follows when it is started again: systemctl restart attestd"
+	loss.Why, loss.Remedy = "the journal continues as "+next.Verifier.Name(), "to use that log, run: systemctl "+
+		"restart attestd"
 	return loss
 }
 

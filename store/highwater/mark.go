@@ -24,7 +24,7 @@ const FileName = "high-water-mark"
 // Errors of Read, in addition to fs.ErrNotExist. Use errors.Is.
 var (
 	ErrDamaged  = errors.New("the high-water mark is damaged")
-	ErrOtherLog = errors.New("the high-water mark is of another log")
+	ErrOtherLog = errors.New("the high-water mark belongs to another log")
 )
 
 // Mark is a committed checkpoint.
@@ -56,7 +56,7 @@ func read(path string, verifier note.Verifier) (Mark, error) {
 		return Mark{}, err
 	}
 	if !stat.Mode().IsRegular() || stat.Size() > maxMark {
-		return Mark{}, fmt.Errorf("%w: %s is no file of at most %d bytes", ErrDamaged, path, maxMark)
+		return Mark{}, fmt.Errorf("%w: %s is not a regular file of at most %d bytes", ErrDamaged, path, maxMark)
 	}
 	signed, err := os.ReadFile(path)
 	if err != nil {
@@ -67,7 +67,7 @@ func read(path string, verifier note.Verifier) (Mark, error) {
 		return m, nil
 	}
 	if name := appliance.SignerOf(signed); name != "" && name != appliance.LogName(verifier) {
-		return Mark{Signed: signed}, fmt.Errorf("%w: %s is of %s, the log key is that of %s", ErrOtherLog, path, name, appliance.LogName(verifier))
+		return Mark{Signed: signed}, fmt.Errorf("%w: %s has a checkpoint of %s, the log key belongs to %s", ErrOtherLog, path, name, appliance.LogName(verifier))
 	}
 	return Mark{}, fmt.Errorf("%w: %s: %w", ErrDamaged, path, err)
 }

@@ -34,7 +34,7 @@ func TestAMarkThatIsOfNoUse(t *testing.T) {
 		"empty":     {[]byte{}, "is damaged", 0},
 		"rubbish":   {bytes.Repeat([]byte("x"), 300), "is damaged", 0},
 		"too large": {bytes.Repeat([]byte("x"), 1<<20), "is damaged", 0},
-		"foreign":   {foreign, "is of another log", 0},
+		"foreign":   {foreign, "belongs to another log", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -88,7 +88,7 @@ func TestAMarkThatCannotBeWritten(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	r.text.wait(t, "is kept again")
+	r.text.wait(t, "can be written again")
 	if err := g.Ready(t.Context()); err != nil {
 		t.Errorf("ready again: %v", err)
 	}
@@ -118,7 +118,7 @@ func TestALogThatGoesOnFromTheMarks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if loss := g.Loss(); loss == nil || !strings.Contains(loss.Error(), "goes on as "+next.Verifier.Name()) || len(followed) != 1 || followed[0] != next.VerifierText {
+	if loss := g.Loss(); loss == nil || !strings.Contains(loss.Error(), "continues as "+next.Verifier.Name()) || len(followed) != 1 || followed[0] != next.VerifierText {
 		t.Errorf("with the old key: %v, told of %q", loss, followed)
 	}
 	closeAll(t, g)
@@ -132,7 +132,7 @@ func TestALogThatGoesOnFromTheMarks(t *testing.T) {
 	// The reverse is refused: the old journal with the old key contradicts the mark.
 	old := r.store("journal")
 	g = r.open(old.Journal())
-	r.checkLost(g, "is of another log")
+	r.checkLost(g, "belongs to another log")
 	closeAll(t, g)
 	if _, ok := event.Continuation(); !ok {
 		t.Error("the event continues nothing")

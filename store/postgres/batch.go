@@ -157,13 +157,13 @@ func checkRecord(r appliance.Record) error {
 	kept := func(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 	switch {
 	case r.ID == uuid.Nil:
-		return refuse(errors.New("it has no id"))
+		return refuse(errors.New("the record has no id"))
 	case r.KeyID == "" || len(r.KeyID) > 255 || !kept(r.KeyID):
-		return refuse(errors.New("its API key's id is malformed"))
+		return refuse(errors.New("the record's API key id is malformed"))
 	case len(r.IdempotencyKey) > 1024 || !kept(r.IdempotencyKey):
-		return refuse(errors.New("its idempotency key is malformed"))
+		return refuse(errors.New("the record's idempotency key is malformed"))
 	case !utf8.ValidString(r.Scheme), r.Domain != nil && (!utf8.ValidString(r.Domain.Name) || !utf8.ValidString(r.Domain.Version)):
-		return refuse(errors.New("it has text that is not UTF-8"))
+		return refuse(errors.New("the record has text that is not UTF-8"))
 	}
 	return nil
 }
@@ -320,7 +320,7 @@ func (b *batch) append(o *op, l leaf, frontier *appliance.Frontier) {
 			o.Value.entry, b.replayed = e, true
 			return
 		}
-		o.Err = refuse(fmt.Errorf("id %s is taken", r.ID))
+		o.Err = refuse(fmt.Errorf("id %s exists already", r.ID))
 		return
 	}
 	if key, found := b.keys[r.KeyID]; found {
@@ -394,7 +394,7 @@ func (b *batch) commit(conn *pgxpool.Conn) error {
 	case aborted(err):
 		if stateOf(err) == stateUnique {
 			if b.taken {
-				err = fmt.Errorf("%w: there is a record beyond the head: %w", ErrDamaged, err)
+				err = fmt.Errorf("%w: a record exists beyond the head: %w", ErrDamaged, err)
 			}
 			b.taken = true
 		}

@@ -24,7 +24,7 @@ type confirmer struct {
 }
 
 // errMoved is returned if the database failed over between a read and the COMMIT that was to confirm it.
-var errMoved = errors.New("the database failed over while it was read")
+var errMoved = errors.New("the database failed over during the read")
 
 // errUnconfirmed is returned if no COMMIT succeeds in time.
 var errUnconfirmed = errors.New("the database does not commit: check its synchronous standby")
@@ -53,7 +53,7 @@ func (s *Store) published(ctx context.Context, h *head) error {
 	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	if err := s.confirm(limited, h); err != nil {
-		return answer(ctx, "make sure that the synchronous standby has what was read", err)
+		return answer(ctx, "confirm the read with the synchronous standby", err)
 	}
 	return nil
 }

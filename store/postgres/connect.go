@@ -87,7 +87,7 @@ func parse(raw string) (*pgx.ConnConfig, error) {
 		return nil, errors.New("the database's URL must begin with postgres://")
 	}
 	if _, rest, _ := strings.Cut(raw, "://"); strings.Count(rest[:authorityEnd(rest)], "@") > 1 {
-		return nil, fmt.Errorf("the database's URL %s: an @ in the user's name or password is written %%40", Redact(raw))
+		return nil, fmt.Errorf("the database's URL %s: write an @ in the user name or password as %%40", Redact(raw))
 	}
 	config, err := pgx.ParseConfig(raw)
 	if err == nil && !tlsChosen(raw) && len(remote(config)) > 0 {
@@ -101,8 +101,8 @@ func parse(raw string) (*pgx.ConnConfig, error) {
 		return nil, fmt.Errorf("the database's URL %s: %s", Redact(raw), reason(err))
 	}
 	if hosts := remote(config); len(hosts) > 0 {
-		return nil, fmt.Errorf("the database's URL %s: %s would be reached without TLS, or without it where TLS fails: "+
-			"set sslmode=verify-full; disable, allow and prefer are for loopback and Unix sockets", Redact(raw), strings.Join(hosts, ", "))
+		return nil, fmt.Errorf("the database's URL %s: the connection to %s could be without TLS: "+
+			"set sslmode=verify-full (disable, allow and prefer are for loopback addresses and Unix sockets)", Redact(raw), strings.Join(hosts, ", "))
 	}
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = connectTimeout
@@ -117,7 +117,7 @@ func reason(err error) string {
 	if _, why, found := strings.Cut(err.Error(), "`: "); found {
 		return why
 	}
-	return "it cannot be understood"
+	return "cannot be parsed"
 }
 
 // VerifiesHost reports whether each connection by this URL, with the environment (PGSSLMODE), verifies that the server's
@@ -176,7 +176,7 @@ func (s *Store) newPool(size int, mayCancel bool) (*pgxpool.Pool, error) {
 	name := s.opts.Member.Name
 	c, err := pgxpool.ParseConfig("")
 	if err != nil {
-		return nil, errors.New("the environment (PG…) cannot be understood: " + reason(err))
+		return nil, errors.New("the PG… environment variables cannot be parsed: " + reason(err))
 	}
 	c.ConnConfig = config.Copy()
 	c.MaxConns, c.MinConns = int32(size), 0
@@ -225,7 +225,7 @@ func dial(config *pgx.ConnConfig, mayCancel bool) {
 	var connected atomic.Bool
 	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if connected.Load() && !mayCancel {
-			return nil, errors.New("what writes is not cancelled")
+			return nil, errors.New("a writing connection is not cancelled")
 		}
 		return dialer.DialContext(ctx, network, address)
 	}

@@ -57,13 +57,13 @@ func passes(err error) bool {
 func explain(err error) error {
 	switch stateOf(err) {
 	case stateNoTable:
-		return fmt.Errorf("%w: %w: its owner makes it: attestd store init", ErrNoSchema, err)
+		return fmt.Errorf("%w: %w: as the database's owner, run: attestd store init", ErrNoSchema, err)
 	case stateNoColumn:
-		return fmt.Errorf("%w: %w: its owner brings it to this attestd's version: attestd store migrate", ErrOlderSchema, err)
+		return fmt.Errorf("%w: %w: as the database's owner, run: attestd store migrate", ErrOlderSchema, err)
 	case stateStatement, stateNoStatement:
 		return fmt.Errorf("%w: %w", ErrPooled, err)
 	case stateNoPrivilege:
-		return fmt.Errorf("%w: the owner of the database gives the role its rights: attestd store init --role", err)
+		return fmt.Errorf("%w: the role lacks privileges. As the database's owner, run: attestd store init --role ROLE", err)
 	}
 	return err
 }

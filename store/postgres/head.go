@@ -109,7 +109,7 @@ func (s *Store) checkTree(h, known *head) error {
 		return fmt.Errorf("%w: log_head: %w", ErrDamaged, err)
 	}
 	if tree != h.tree {
-		return fmt.Errorf("%w: log_head: size and edge are not those of the checkpoint", ErrDamaged)
+		return fmt.Errorf("%w: log_head: size and edge contradict the checkpoint", ErrDamaged)
 	}
 	return nil
 }
@@ -131,29 +131,31 @@ const (
 
 func otherLog(found, want string) error {
 	if name, gone := strings.CutPrefix(found, left); gone {
-		return fmt.Errorf("%w: the journal of %q was copied to another store and goes on there. Set store.url to that store. If that copy is lost, "+
-			"the database's owner brings this one back: UPDATE log_head SET log = substr(log, %d)", ErrOtherLog, name, len(left)+1)
+		return fmt.Errorf("%w: the journal of %q was copied to another store and continues there. Set store.url to "+
+			"that store. If that copy is lost, "+
+			"reactivate this one as the database's owner: UPDATE log_head SET log = substr(log, %d)", ErrOtherLog, name, len(left)+1)
 	}
 	if name, unfinished := strings.CutPrefix(found, copying); unfinished {
-		return fmt.Errorf("%w: it holds an unfinished copy of %q: finish it: attestd store copy", ErrOtherLog, name)
+		return fmt.Errorf("%w: the database has an unfinished copy of %q. To finish it, run: attestd store copy", ErrOtherLog, name)
 	}
 	if strings.HasPrefix(want, copying) {
-		return fmt.Errorf("%w: there is the journal %q already: a copy is made in an empty store only", ErrOtherLog, found)
+		return fmt.Errorf("%w: the database already has the journal %q: the target of a copy must be empty", ErrOtherLog, found)
 	}
-	return fmt.Errorf("%w: it is the journal of %q, log.key is that of %q. If store.url names the right database, log.key is wrong: move it out of "+
+	return fmt.Errorf("%w: the journal belongs to log %q, log.key to log %q. If store.url names the right database, "+
+		"log.key is wrong: move it out of "+
 		"data_dir, and bring the one of a member: attestd setup --bundle FILE there, attestd setup --join FILE here", ErrOtherLog, found, want)
 }
 
 // errUnclaimed is returned for a journal that no appliance has begun.
-var errUnclaimed = errors.New("no appliance has begun the journal yet")
+var errUnclaimed = errors.New("no appliance has started the journal yet")
 
 func decodeEdge(size int64, edge []byte) (appliance.Frontier, error) {
 	if size < 0 || len(edge)%tlog.HashSize != 0 {
-		return appliance.Frontier{}, fmt.Errorf("size %d with an edge of %d bytes", size, len(edge))
+		return appliance.Frontier{}, fmt.Errorf("log_head: size %d does not match an edge of %d bytes", size, len(edge))
 	}
 	return appliance.NewFrontier(size, tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
 		if len(indexes) != len(edge)/tlog.HashSize {
-			return nil, fmt.Errorf("size %d with an edge of %d hashes", size, len(edge)/tlog.HashSize)
+			return nil, fmt.Errorf("log_head: size %d does not match an edge of %d hashes", size, len(edge)/tlog.HashSize)
 		}
 		hashes := make([]tlog.Hash, len(indexes))
 		for i := range hashes {
@@ -189,7 +191,7 @@ func forgot(h, known *head) error {
 	if known == nil || h.tree.N > known.tree.N || h.tree == known.tree {
 		return nil
 	}
-	return fmt.Errorf("%w: it has %d records with root %s, and had %d with root %s", ErrForgot, h.tree.N, h.tree.Hash, known.tree.N, known.tree.Hash)
+	return fmt.Errorf("%w: the journal has %d records with root %s, but had %d with root %s", ErrForgot, h.tree.N, h.tree.Hash, known.tree.N, known.tree.Hash)
 }
 
 // readHead reads the committed head of any log without verifying it. Concurrent callers share a query that begins after

@@ -31,7 +31,7 @@ func (s *Store) Import(ctx context.Context, first int64, leaves [][]byte) error 
 			return err
 		}
 		if h.tree.N != first {
-			return fmt.Errorf("record %d cannot be next: there are %d", first, h.tree.N)
+			return fmt.Errorf("record %d cannot be next: the journal has %d records", first, h.tree.N)
 		}
 		i := &intake{head: h, frontier: h.frontier.Clone(), continued: h.continued}
 		if err := i.take(leaves); err != nil {
@@ -84,7 +84,8 @@ func (s *Store) Leave(ctx context.Context, copied tlog.Tree) error {
 			return err
 		}
 		if h.tree != copied {
-			return fmt.Errorf("it has %d records, the copy %d: an appliance attested meanwhile; remove the copy, stop every appliance, and copy again", h.tree.N, copied.N)
+			return fmt.Errorf("the journal has %d records, the copy %d: an appliance attested during the copy. "+
+				"Remove the copy, stop every appliance and copy again", h.tree.N, copied.N)
 		}
 		_, err = tx.Exec(ctx, "UPDATE log_head SET log = $1 WHERE id = 1", left+h.log)
 		return err
@@ -222,7 +223,7 @@ func (s *Store) rehash(ctx context.Context, h, next *head, progress func(done, t
 			return err
 		}
 		if int64(len(hashes)) != end-done {
-			return fmt.Errorf("%w: of records %d to %d there are %d", ErrDamaged, done, end-1, len(hashes))
+			return fmt.Errorf("%w: only some of records %d to %d exist: %d", ErrDamaged, done, end-1, len(hashes))
 		}
 		var roots []root
 		for _, hash := range hashes {
@@ -246,7 +247,7 @@ func (s *Store) replaceHead(ctx context.Context, tx pgx.Tx, h, next *head, signe
 	}
 	now, err := r.head()
 	if err != nil || now.log != h.log || now.tree != h.tree {
-		return errors.Join(errors.New("the journal has changed meanwhile: try again"), err)
+		return errors.Join(errors.New("the journal changed during the operation: try again"), err)
 	}
 	if err := s.checkState(now, nil); err != nil {
 		return err

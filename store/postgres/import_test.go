@@ -176,7 +176,7 @@ func TestAppliancesRefuseADatabaseThatWasLeft(t *testing.T) {
 	check(t, source.Leave(t.Context(), tlog.Tree{N: head.Size, Hash: head.Root}))
 
 	refused := func(err error) bool {
-		return errors.Is(err, postgres.ErrOtherLog) && strings.Contains(err.Error(), "was copied to another store and goes on there. Set store.url to that store")
+		return errors.Is(err, postgres.ErrOtherLog) && strings.Contains(err.Error(), "was copied to another store and continues there. Set store.url to that store")
 	}
 	if _, _, err := running.Journal().Append(t.Context(), storetest.Record(t, "key")); !refused(err) {
 		t.Errorf("the appliance that runs appends: %v", err)

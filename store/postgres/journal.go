@@ -80,7 +80,8 @@ func (j *Journal) Ready(ctx context.Context) error {
 func (s *Store) checkClock(last time.Time) error {
 	now := s.opts.Now()
 	if fast := -time.Duration(s.offset.Load()); fast > s.opts.MaxAhead {
-		return unavailable(fmt.Errorf("this machine's clock is %s ahead of the database's, more than journal.max_ahead (%s): set the clock that is wrong",
+		return unavailable(fmt.Errorf("this machine's clock is %s ahead of the database's, more than "+
+			"journal.max_ahead (%s): correct the wrong clock",
 			fast.Round(time.Second), s.opts.MaxAhead))
 	}
 	ahead := last.Sub(now)
@@ -90,9 +91,9 @@ func (s *Store) checkClock(last time.Time) error {
 	refused := ahead > s.opts.MaxAhead
 	if since := now.UnixNano() - s.journal.warned.Load(); since < 0 || since >= int64(warnInterval) {
 		s.journal.warned.Store(now.UnixNano())
-		level, what := slog.LevelWarn, "records are stamped with that time until the clock has caught up"
+		level, what := slog.LevelWarn, "new records get that time until the clock has caught up"
 		if refused {
-			level, what = slog.LevelError, "nothing is signed until the clock has caught up, or journal.max_ahead allows it"
+			level, what = slog.LevelError, "signing stops until the clock has caught up or journal.max_ahead is raised"
 		}
 		s.opts.Logger.Log(context.Background(), level, "journal: the newest record is ahead of the clock: "+what,
 			"ahead", ahead.Round(time.Second).String(), "max_ahead", s.opts.MaxAhead.String())
@@ -100,8 +101,9 @@ func (s *Store) checkClock(last time.Time) error {
 	if !refused {
 		return nil
 	}
-	return unavailable(fmt.Errorf("the newest record is %s ahead of the clock, more than journal.max_ahead (%s): set the clock; "+
-		"where the clock is right and was wrong when that record was made, set journal.max_ahead to more", ahead.Round(time.Second), s.opts.MaxAhead))
+	return unavailable(fmt.Errorf("the newest record is %s ahead of the clock, more than journal.max_ahead (%s): set "+
+		"the clock, "+
+		"or raise journal.max_ahead if the clock was wrong when that record was made", ahead.Round(time.Second), s.opts.MaxAhead))
 }
 
 // ByID implements appliance.Journal.

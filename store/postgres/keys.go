@@ -50,7 +50,7 @@ func (k *Keys) Create(ctx context.Context, key appliance.APIKey) error {
 	}
 	_, err = k.change(ctx, "create an API key", key.ID, func(stored *keyRow) (keyRow, error) {
 		if stored != nil && stored.text != text { // equal if an earlier attempt was committed without an answer
-			return keyRow{}, appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(fmt.Errorf("id %q is taken", key.ID))
+			return keyRow{}, appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(fmt.Errorf("id %q exists already", key.ID))
 		}
 		return keyRow{id: key.ID, text: text, revoked: optional(key.Revoked), used: optional(key.LastUsed)}, nil
 	})
@@ -352,7 +352,7 @@ func (k *Keys) stored(ctx context.Context) (keys []appliance.APIKey, err error) 
 func readKeys(ctx context.Context, from querier, h *head) ([]keyRow, error) {
 	rows, err := keyRows(ctx, from)
 	if err == nil && !bytes.Equal(keysDigest(rows), h.keysDigest) {
-		err = fmt.Errorf("%w: api_keys: their digest is wrong. Run attestd log verify to list the keys at fault", ErrForged)
+		err = fmt.Errorf("%w: api_keys: wrong digest. To list the affected API keys, run: attestd log verify", ErrForged)
 	}
 	return rows, err
 }

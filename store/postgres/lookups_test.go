@@ -60,7 +60,7 @@ func TestVerifyFindsALookupThatLeadsElsewhere(t *testing.T) {
 		check(t, err)
 		found := false
 		for _, damage := range report.Damages {
-			found = found || strings.HasPrefix(damage.Detail, column+": is not what the record says")
+			found = found || strings.HasPrefix(damage.Detail, column+": differs from the record")
 		}
 		if !found {
 			t.Errorf("%s: the audit found %v", change, report.Damages)

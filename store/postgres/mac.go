@@ -62,15 +62,16 @@ func (s *Store) checkState(h, known *head) error {
 	case s.secret == nil:
 		return nil
 	case begun && !hmac.Equal(h.mac, stateMAC(s.secret, h)):
-		return fmt.Errorf("%w: log_head: the MAC of the API keys and the stop state is wrong", ErrForged)
+		return fmt.Errorf("%w: log_head: wrong MAC of the API keys and the stop state", ErrForged)
 	}
 	seen := s.seen.of(h.log)
 	if known != nil && known.log == h.log {
 		seen.Keys, seen.Stops = max(seen.Keys, known.keys), max(seen.Stops, known.stops)
 	}
 	if h.keys < seen.Keys || h.stops < seen.Stops {
-		return fmt.Errorf("%w: the API keys have version %d and the stop state %d; they had %d and %d. "+
-			"Restore the newer database. To use the older one, review 'attestd key list', remove %s and restart",
+		return fmt.Errorf("%w: the API keys have version %d and the stop state has %d; this appliance has seen %d and %d. "+
+			"Restore the newer database. To use the older one, review the API keys (attestd key list), remove %s and "+
+			"restart attestd",
 			ErrForgot, h.keys, h.stops, seen.Keys, seen.Stops, s.seen.path)
 	}
 	return nil

@@ -110,7 +110,7 @@ func (j *Journal) Past(ctx context.Context, q appliance.PastQuery) (appliance.Pa
 	defer cancel()
 	var p past
 	if err := j.store.past(limited, &p, []appliance.PastQuery{q}); err != nil {
-		return appliance.Past{}, answer(ctx, "look at the past", err)
+		return appliance.Past{}, answer(ctx, "query earlier records", err)
 	}
 	return p.answer(q, nil), nil
 }

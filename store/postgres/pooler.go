@@ -14,8 +14,9 @@ import (
 // the server, such as PgBouncer with pool_mode = transaction. The session's settings would apply to other clients'
 // transactions, and not to this one's: among them is the timeout that ends an appliance which hangs with the head's
 // lock. Prepared statements would be missing, too.
-var ErrPooled = errors.New("a connection pooler shares sessions of PostgreSQL between clients, as PgBouncer does with pool_mode = transaction: " +
-	"name PostgreSQL itself in store.url, or set pool_mode = session in the pooler")
+var ErrPooled = errors.New("a connection pooler shares PostgreSQL sessions between clients, for example PgBouncer " +
+	"with pool_mode = transaction: " +
+	"set store.url to the PostgreSQL server itself, or set pool_mode = session in the pooler")
 
 // secondTimeout bounds the wait for the second connection of refusePooler. A pooler that keeps sessions may have no
 // further connection.
@@ -58,7 +59,7 @@ func refusePooler(ctx context.Context, conn *pgx.Conn) (backend uint32, err erro
 // backendOf returns the server's process that serves a connection. It prepares no statement.
 func backendOf(ctx context.Context, conn *pgx.Conn) (backend uint32, err error) {
 	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&backend); err != nil {
-		return 0, fmt.Errorf("ask which process serves the connection: %w", err)
+		return 0, fmt.Errorf("read the backend's process id: %w", err)
 	}
 	return backend, nil
 }

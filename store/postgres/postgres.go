@@ -31,12 +31,12 @@ import (
 
 // Reasons why a database cannot be used. Use errors.Is.
 var (
-	ErrNoSchema    = errors.New("the database has no schema of attestd")
-	ErrNewerSchema = errors.New("the schema is of a newer attestd")
-	ErrOlderSchema = errors.New("the schema is of an older attestd")
+	ErrNoSchema    = errors.New("the database does not have attestd's schema")
+	ErrNewerSchema = errors.New("the schema belongs to a newer attestd")
+	ErrOlderSchema = errors.New("the schema belongs to an older attestd")
 	ErrOtherLog    = errors.New("the journal belongs to another log key")
 	ErrDamaged     = errors.New("damaged")
-	ErrForgot      = errors.New("the database has forgotten what it had committed")
+	ErrForgot      = errors.New("the database has lost committed data")
 	ErrForged      = errors.New("the database was changed without the log key")
 )
 
@@ -151,7 +151,7 @@ func (o *Options) complete() error {
 		return errors.New("no log verifier key is given")
 	}
 	if !o.ReadOnly && (o.Signer == nil || appliance.LogName(o.Signer) != appliance.LogName(o.Verifier)) {
-		return errors.New("the log key that signs is not that of the verifier")
+		return errors.New("the log key does not match the log verifier key")
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -217,7 +217,8 @@ func (s *Store) Responds(context.Context) error {
 
 // SnapshotTo returns an error that names the tools to copy a database.
 func (s *Store) SnapshotTo(func(size int64, checkpoint []byte) (io.Writer, error)) error {
-	return errors.New("the journal is in PostgreSQL, whose own tools copy it (pg_basebackup, pgBackRest); 'attestd log export' writes the records")
+	return errors.New("the journal is in PostgreSQL: back it up with PostgreSQL's tools (pg_basebackup, pgBackRest), " +
+		"or export the records with: attestd log export")
 }
 
 // Close finishes the queued operations, refuses new ones and closes the connections.
@@ -267,4 +268,6 @@ func timeout(ctx context.Context, doing string) error {
 	return appliance.Errorf(appliance.CodeTimeout, "the journal did not answer in time").Because(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
 }
 
-func errReadOnly() error { return unavailable(errors.New("it was opened for reading or copying")) }
+func errReadOnly() error {
+	return unavailable(errors.New("the store was opened read-only or for copying"))
+}

@@ -53,11 +53,11 @@ func checkVersion(version, oldest int64) error {
 	newest := newestVersion()
 	switch {
 	case version == 0:
-		return fmt.Errorf("%w: its owner makes it: attestd store init", ErrNoSchema)
+		return fmt.Errorf("%w. As the database's owner, run: attestd store init", ErrNoSchema)
 	case version < newest:
-		return fmt.Errorf("%w: it has version %d, this attestd needs %d: its owner brings it there: attestd store migrate", ErrOlderSchema, version, newest)
+		return fmt.Errorf("%w: it has version %d, this attestd needs %d. As the database's owner, run: attestd store migrate", ErrOlderSchema, version, newest)
 	case oldest > newest:
-		return fmt.Errorf("%w: it takes no attestd whose schema version is below %d, this one has %d: install the newer attestd", ErrNewerSchema, oldest, newest)
+		return fmt.Errorf("%w: the database requires schema version %d or newer, this attestd has %d: install the newer attestd", ErrNewerSchema, oldest, newest)
 	}
 	return nil
 }
@@ -78,7 +78,7 @@ var newestVersion = sync.OnceValue(func() (newest int64) {
 // stay.
 func Init(ctx context.Context, url, role, password string) error {
 	if role == "" {
-		return errors.New("no role is given")
+		return errors.New("the role is empty")
 	}
 	if _, _, err := migrate(ctx, url); err != nil {
 		return err
@@ -160,7 +160,7 @@ func migrate(ctx context.Context, url string) (from, to int64, err error) {
 		return 0, 0, err
 	}
 	if newest := newestVersion(); from > newest {
-		return from, from, fmt.Errorf("%w: it has version %d, this attestd knows %d", ErrNewerSchema, from, newest)
+		return from, from, fmt.Errorf("%w: it has version %d, this attestd supports %d", ErrNewerSchema, from, newest)
 	}
 	if _, err = provider.Up(ctx); err != nil {
 		return from, from, err
@@ -184,7 +184,7 @@ func makeRole(ctx context.Context, conn *pgx.Conn, role, password string) error 
 	case err != nil:
 		return err
 	case powerful:
-		return errors.New("it may do more than the daemon's role must: take another")
+		return errors.New("the role has more privileges than the daemon needs: use another role")
 	}
 	if password == "" {
 		return nil

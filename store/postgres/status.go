@@ -96,7 +96,7 @@ const powersQuery = `SELECT array_remove(ARRAY[
 func (s *Store) Server(ctx context.Context) (server Server, err error) {
 	conn, err := s.read.Acquire(ctx)
 	if err != nil {
-		return server, answer(ctx, "ask the database", err)
+		return server, answer(ctx, "query the database", err)
 	}
 	defer conn.Release()
 	server.Address, _ = conn.Conn().PgConn().CustomData()[reached].(string)
@@ -110,12 +110,12 @@ func (s *Store) Server(ctx context.Context) (server Server, err error) {
 	err = conn.QueryRow(ctx, serverQuery).Scan(&server.Role, &server.Version, &server.TLS, &clock, &server.InRecovery, &server.Fsync, &server.FullPageWrites,
 		&server.SynchronousCommit, &server.SynchronousFor, &server.Connections, &server.Most)
 	if err != nil {
-		return server, answer(ctx, "ask the database", err)
+		return server, answer(ctx, "query the database", err)
 	}
 	after := s.opts.Now()
 	server.Offset = clock.Sub(before.Add(after.Sub(before) / 2))
 	if err := s.rights(ctx, conn.Conn(), &server); err != nil {
-		return server, answer(ctx, "ask the database for rights", err)
+		return server, answer(ctx, "query the role's privileges", err)
 	}
 	return server, nil
 }

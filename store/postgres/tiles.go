@@ -64,7 +64,7 @@ func (s *Store) prove(ctx context.Context, h *head, entries []appliance.Entry) e
 	places := make([]int64, len(entries))
 	for i, e := range entries {
 		if e.Index < 0 || e.Index >= h.tree.N {
-			return fmt.Errorf("%w: record %d is beyond the %d of the head", ErrForged, e.Index, h.tree.N)
+			return fmt.Errorf("%w: record %d is beyond the head's %d records", ErrForged, e.Index, h.tree.N)
 		}
 		places[i] = tlog.StoredHashIndex(0, e.Index)
 	}
@@ -74,7 +74,7 @@ func (s *Store) prove(ctx context.Context, h *head, entries []appliance.Entry) e
 	}
 	for i, e := range entries {
 		if hashes[i] != tlog.RecordHash(e.Leaf) {
-			return fmt.Errorf("%w: record %d differs from its leaf in the tree. Run attestd log verify", ErrForged, e.Index)
+			return fmt.Errorf("%w: record %d differs from its leaf in the tree. For details run: attestd log verify", ErrForged, e.Index)
 		}
 	}
 	return nil

@@ -113,10 +113,10 @@ func (v *auditor) begin() error {
 	}
 	v.size, v.checkpoint, v.continued, v.generation = max(r.size, 0), r.checkpoint, r.continued, r.generation
 	if n := before + beyond; n > 0 {
-		v.report(-1, uuid.Nil, "record", "there are %d records more than the %d that the checkpoint covers", n, v.size)
+		v.report(-1, uuid.Nil, "record", "the database has %d records beyond the checkpoint's %d", n, v.size)
 	}
 	if want := countRoots(v.size); roots != want {
-		v.report(-1, uuid.Nil, "tree", "there are %d stored hashes of tiles, not the %d of a tree of %d records", roots, want, v.size)
+		v.report(-1, uuid.Nil, "tree", "the database has %d stored hashes of tiles, but a tree needs %d for %d records", roots, want, v.size)
 	}
 	return nil
 }
@@ -186,7 +186,8 @@ func (v *auditor) tiles(ctx context.Context, roots []root) error {
 			return err
 		}
 		if !bytes.Equal(hash, want.hash[:]) {
-			v.report((want.n+1)<<(tileHeight*want.level)-1, uuid.Nil, "tree", "the hash of the tile that ends here, at level %d, is not the stored one", want.level)
+			v.report((want.n+1)<<(tileHeight*want.level)-1, uuid.Nil, "tree", "the hash of the tile that ends at "+
+				"this record, at level %d, differs from the stored one", want.level)
 		}
 	}
 	return nil
@@ -238,7 +239,7 @@ func (v *auditor) record(n int64, r *stored, found lookups) []root {
 	}
 	roots := appendRoots(nil, v.audit.Add(c), n)
 	if r.leaf != nil && !bytes.Equal(r.hash, c.Hash[:]) {
-		v.report(n, c.ID(), "tree", "its hash is not the one that was stored with it")
+		v.report(n, c.ID(), "tree", "the record's hash differs from the stored one")
 	}
 	v.columns(n, r, c.Entry, found)
 	return roots
@@ -252,7 +253,7 @@ func (v *auditor) columns(n int64, r *stored, e appliance.Entry, found lookups) 
 	}
 	check := func(column string, right bool) {
 		if !right {
-			v.report(n, id, "lookup", "%s: is not what the record says, or leads elsewhere", column)
+			v.report(n, id, "lookup", "%s: differs from the record or refers to another record", column)
 		}
 	}
 	at, ok := found.byID[id]

@@ -83,9 +83,9 @@ func (w *watch) saw(err error) {
 	logger := w.store.opts.Logger
 	switch {
 	case err != nil && (before == nil || before.err == nil):
-		logger.Error("journal: the database does not serve; nothing is signed until it does", "error", err)
+		logger.Error("journal: the database is unavailable; signing stops until it is back", "error", err)
 	case err == nil && before != nil && before.err != nil:
-		logger.Info("journal: the database serves again")
+		logger.Info("journal: the database is available again")
 	}
 }
 
@@ -134,7 +134,7 @@ func (w *watch) ask(ctx context.Context) (*head, error) {
 	}
 	if readOnly == "on" {
 		s.write.Reset()
-		return nil, errors.New("the database is read-only: it is no primary any more, or does not take writes")
+		return nil, errors.New("the database is read-only: it is a standby now, or its disk is not writable")
 	}
 	after := s.opts.Now()
 	s.offset.Store(int64(clock.Sub(before.Add(after.Sub(before) / 2))))
@@ -158,11 +158,12 @@ func (w *watch) free(ctx context.Context) {
 	var pid int
 	var ended bool
 	_, err = pgx.ForEachRow(rows, []any{&pid, &ended}, func() error {
-		w.store.opts.Logger.Warn("journal: an appliance hung inside its transaction, and the database was told to end it", "backend", pid, "ended", ended)
+		w.store.opts.Logger.Warn("journal: ended the database session of an appliance that hung inside its transaction",
+			"backend", pid, "ended", ended)
 		return nil
 	})
 	if err != nil { // other databases that speak the protocol may lack these views
-		w.store.opts.Logger.Debug("journal: what holds the head up is not known", "error", err)
+		w.store.opts.Logger.Debug("journal: cannot find the session that blocks the head", "error", err)
 	}
 }
 

@@ -103,7 +103,8 @@ func (w *writer) appended(b *batch) {
 func (w *writer) failure(b *batch, err error) error {
 	err = explain(err)
 	if b.unknown {
-		err = fmt.Errorf("the database broke off while it committed, and could not be asked in time what became of it; the Idempotency-Key finds it later: %w", err)
+		err = fmt.Errorf("the database connection broke during the commit, so its outcome is unknown; repeat the "+
+			"request with the same Idempotency-Key: %w", err)
 	}
 	return unavailable(err)
 }
@@ -116,7 +117,7 @@ func (w *writer) responds() error {
 	}
 	limit := w.store.opts.Timeout + commitTimeout + statementTimeout + connectTimeout
 	if took := time.Since(time.Unix(0, begun)); took > limit {
-		return fmt.Errorf("a batch of records takes %s", took.Round(time.Second))
+		return fmt.Errorf("a batch of records has been pending for %s", took.Round(time.Second))
 	}
 	return nil
 }
@@ -138,7 +139,8 @@ func (w *writer) stuck() error {
 		return nil
 	}
 	if took := time.Since(time.Unix(0, begun)); took > stuckAfter {
-		return unavailable(fmt.Errorf("the database has not committed for %s: does a synchronous standby not answer, or does another appliance hang?", took.Round(time.Second)))
+		return unavailable(fmt.Errorf("the database has not committed for %s: check its synchronous standby, and "+
+			"whether another appliance hangs", took.Round(time.Second)))
 	}
 	return nil
 }

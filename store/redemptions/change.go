@@ -38,7 +38,7 @@ func (s *Store) Advance(name, rpc string, to chain.Block, found []chain.Redempti
 func (s *Store) checkRoom() error {
 	room, err := disk.Look(s.db.Path())
 	if err == nil && room.Free < s.minFree {
-		err = fmt.Errorf("%d bytes are free, and %d are left for the journal", room.Free, s.minFree)
+		err = fmt.Errorf("%d bytes are free, but %d are reserved for the journal", room.Free, s.minFree)
 	}
 	return err
 }

@@ -58,7 +58,7 @@ const keptAnchors = 1024
 const lockTimeout = 2 * time.Second
 
 // ErrDamaged means that the file is not a store's file, or is damaged.
-var ErrDamaged = errors.New("it is damaged")
+var ErrDamaged = errors.New("the file is damaged")
 
 // Open opens the file at path, or creates it with mode 0600. Advance fails while the disk has less than minFree bytes
 // free: redemptions invented by RPCs must not take the journal's space. If the file is unusable, the error wraps
@@ -86,7 +86,7 @@ func open(path string, readOnly bool) (s *Store, err error) {
 	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
 		return nil, fmt.Errorf("open %s: %w: %w", path, ErrDamaged, err)
 	case errors.Is(err, bbolterrors.ErrTimeout):
-		return nil, fmt.Errorf("open %s: another process has it open; is attestd running?", path)
+		return nil, fmt.Errorf("open %s: in use by another process; is attestd running?", path)
 	case err != nil:
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
@@ -245,7 +245,7 @@ func (s *Store) update(name string, change func(tx *bbolt.Tx, b *bbolt.Bucket) e
 	return s.db.Update(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bucketContracts).Bucket([]byte(name))
 		if b == nil {
-			return fmt.Errorf("contract %s is not known", name)
+			return fmt.Errorf("unknown contract %s", name)
 		}
 		return change(tx, b)
 	})

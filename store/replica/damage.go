@@ -24,7 +24,7 @@ var ErrDamaged = errors.New("the replica is damaged")
 // damage is the type of this package's own panics over invalid bytes. bbolt panics with other values.
 type damage string
 
-const errNoRow = damage("postings have a row that is not there")
+const errNoRow = damage("an index refers to a missing row")
 
 const sealSize = 4
 
@@ -55,7 +55,7 @@ const anyPostings = 0
 func unseal(bucket uint32, key, sealed []byte) []byte {
 	n := len(sealed) - sealSize
 	if n < 0 || binary.BigEndian.Uint32(sealed[n:]) != checksum(bucket, key, sealed[:n]) {
-		panic(damage(fmt.Sprintf("a value of %d bytes does not have its checksum", len(sealed))))
+		panic(damage(fmt.Sprintf("a value of %d bytes has a wrong checksum", len(sealed))))
 	}
 	return sealed[:n:n]
 }
@@ -110,7 +110,7 @@ func openFile(path string, o *bbolt.Options) (db *bbolt.DB, file *os.File, err e
 		}
 	}()
 	if stat, err := os.Stat(path); err == nil && stat.Mode().IsRegular() && stat.Size() == 0 {
-		return nil, nil, fmt.Errorf("%w: it is empty", ErrDamaged) // bbolt would silently initialize it
+		return nil, nil, fmt.Errorf("%w: the file is empty", ErrDamaged) // bbolt would silently initialize it
 	}
 	defer surviveFile(&err)()
 	db, err = bbolt.Open(path, 0o600, o)
@@ -118,14 +118,14 @@ func openFile(path string, o *bbolt.Options) (db *bbolt.DB, file *os.File, err e
 	case errors.Is(err, bbolterrors.ErrTimeout):
 		return nil, file, errInUse
 	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
-		return nil, file, fmt.Errorf("%w, or no replica: %w", ErrDamaged, err)
+		return nil, file, fmt.Errorf("%w, or not a replica: %w", ErrDamaged, err)
 	case err != nil && err.Error() == "file size too small": // bbolt's text for a file that is too short
 		return nil, file, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return db, file, err
 }
 
-var errInUse = errors.New("another process has it open")
+var errInUse = errors.New("in use by another process")
 
 // surviveFile is survive for code that runs before a Store exists.
 func surviveFile(err *error) func() {
@@ -149,7 +149,7 @@ func checkWhole(db *bbolt.DB, file *os.File) error {
 		case err != nil:
 			return err
 		case stat.Size() < tx.Size():
-			return fmt.Errorf("%w: it has %d bytes of %d", ErrDamaged, stat.Size(), tx.Size())
+			return fmt.Errorf("%w: the file has %d bytes instead of %d", ErrDamaged, stat.Size(), tx.Size())
 		}
 		if err := pages.New(file, tx).CheckBranches(); err != nil {
 			return fmt.Errorf("%w: %w", ErrDamaged, err)

@@ -44,7 +44,7 @@ func unsealAll(tx *bbolt.Tx, bucket []byte) (values [][]byte) {
 	cursor := tx.Bucket(bucket).Cursor()
 	for k, v := cursor.First(); k != nil; k, v = cursor.Next() {
 		if !bytes.Equal(k, numberKey(len(values))) { // a damaged page has lost an entry
-			panic(damage(fmt.Sprintf("%x stands where number %d of the dictionary does", k, len(values))))
+			panic(damage(fmt.Sprintf("dictionary: %x is stored at the place of number %d", k, len(values))))
 		}
 		values = append(values, append([]byte(nil), unseal(sumOf(bucket), k, v)...))
 	}

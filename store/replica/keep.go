@@ -103,7 +103,7 @@ func (k *Kept) open() error {
 		}
 	}
 	if err != nil {
-		k.o.Log.Error("the replica cannot be opened; attestations go on, and another try is made", "in", k.o.Retry.String(), "error", err.Error())
+		k.o.Log.Error("the replica cannot be opened and is retried; attesting continues", "in", k.o.Retry.String(), "error", err.Error())
 		k.why.Store(&err)
 		return err
 	}
@@ -142,7 +142,7 @@ func (k *Kept) drop(cause error) {
 		r.abandon()
 	}
 	if err := k.putAside(cause); err != nil {
-		k.o.Log.Error("the damaged replica cannot be set aside; attestations go on", "error", err.Error())
+		k.o.Log.Error("the damaged replica cannot be set aside; attesting continues", "error", err.Error())
 	}
 }
 
@@ -151,12 +151,12 @@ func (k *Kept) putAside(cause error) error {
 	aside := k.path + asideInfix + time.Now().UTC().Format("20060102T150405.000000000Z")
 	switch err := os.Rename(k.path, aside); {
 	case errors.Is(err, fs.ErrNotExist):
-		aside = "it was gone"
+		aside = "the file is gone"
 	case err != nil:
-		return fmt.Errorf("set the replica aside, which is of no use (%w): %w", cause, err)
+		return fmt.Errorf("set aside the unusable replica (%w): %w", cause, err)
 	}
 	k.setAside.Add(1)
-	k.o.Log.Error("the replica is of no use and was set aside; an empty one is begun, and attestations go on", "replica", k.path, "aside", aside, "cause", cause.Error())
+	k.o.Log.Error("the replica is unusable and was set aside; an empty one replaces it, and attesting continues", "replica", k.path, "aside", aside, "cause", cause.Error())
 	found, err := SetAside(k.path)
 	if err != nil {
 		return nil //nolint:nilerr // it is set aside, which is what counts

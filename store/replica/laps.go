@@ -58,7 +58,7 @@ func (l *laps) isOld(block []byte) bool { return bytes.HasPrefix(block, l.oldest
 // the name is damaged.
 func (l *laps) found(block, sealed []byte) (_, _ []byte) {
 	if block != nil && binary.BigEndian.Uint32(block) != l.lap(block[lapSize:]) {
-		panic(damage("a block is of another lap than its keys"))
+		panic(damage("a block belongs to another generation than its keys"))
 	}
 	return block, sealed
 }

@@ -299,7 +299,7 @@ func (c *collection) seekBefore(rows *bbolt.Cursor, order []byte) (k, v []byte) 
 		unseal(c.sum, k, v)
 	}
 	if k != nil && bytes.Compare(k, order) >= 0 || behind != nil && bytes.Compare(behind, order) < 0 {
-		panic(damage("rows are not in the order of their keys"))
+		panic(damage("rows are not sorted by their keys"))
 	}
 	return k, v
 }

@@ -111,7 +111,7 @@ type Options struct {
 }
 
 // ErrSchema is returned by Open for a file of another layout or row format. The remedy is the same as for ErrDamaged.
-var ErrSchema = errors.New("the replica is of another version")
+var ErrSchema = errors.New("the replica has another format version")
 
 var (
 	bucketMeta      = []byte("meta")
@@ -222,7 +222,7 @@ func (r *Store) prepare() (err error) {
 		}
 		r.tables.Store(loaded)
 		if r.id = string(get(tx, bucketMeta, keyID)); r.id == "" {
-			panic(damage("it has lost its id"))
+			panic(damage("the replica's id is missing"))
 		}
 		return checkSmall(tx, r.file)
 	})
@@ -295,7 +295,7 @@ type snapshot struct {
 }
 
 func unavailable(doing string, err error) error {
-	return appliance.Errorf(appliance.CodeReplicaUnavailable, "the replica cannot be read or written now").
+	return appliance.Errorf(appliance.CodeReplicaUnavailable, "the replica cannot be read or written").
 		Because(fmt.Errorf("replica: %s: %w", doing, err))
 }
 
@@ -352,7 +352,7 @@ func (s *snapshot) Each(ctx context.Context, t *index.Type, yield func(index.Row
 	}
 	c := collectionOf(t)
 	if c == nil {
-		return appliance.Errorf(appliance.CodeInvalidField, "%s has no rows of its own", t.Name)
+		return appliance.Errorf(appliance.CodeInvalidField, "%s rows are not stored separately", t.Name)
 	}
 	n := uint64(0)
 	err := s.walk(ctx, c.rows, func(k, v []byte) error {
@@ -364,7 +364,7 @@ func (s *snapshot) Each(ctx context.Context, t *index.Type, yield func(index.Row
 	}
 	s.locked(func() {
 		if counted := s.count(c); n != counted {
-			panic(damage(fmt.Sprintf("of %d rows there are %d", counted, n)))
+			panic(damage(fmt.Sprintf("%d rows were expected, %d were found", counted, n)))
 		}
 	})
 	return nil

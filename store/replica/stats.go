@@ -150,7 +150,7 @@ func (d *deltas) write(tx *bbolt.Tx) (routes bool, err error) {
 		before := countOf(get(tx, bucketStats, []byte(key)))
 		after := int64(before) + by
 		if after < 0 {
-			panic(damage(fmt.Sprintf("count %q falls to %d", key, after)))
+			panic(damage(fmt.Sprintf("count %q would become %d", key, after)))
 		}
 		if key[1] == statRoute && (before == 0 || after == 0) {
 			routes = true

@@ -224,7 +224,7 @@ func (w *batchWriter) upsertTable(row index.Row) (count *int, err error) {
 // removeFromTable deletes a row of a small type, and reports whether it existed.
 func (w *batchWriter) removeFromTable(id index.RowID) (removed bool, err error) {
 	if !slices.Contains(index.TableTypes, id.Type) {
-		return false, appliance.Errorf(appliance.CodeInvalidField, "%s has no rows of its own", id.Type.Name)
+		return false, appliance.Errorf(appliance.CodeInvalidField, "%s rows are not stored separately", id.Type.Name)
 	}
 	bucket := []byte(id.Type.Name)
 	old := get(w.tx, bucket, []byte(id.Key))
@@ -261,5 +261,5 @@ func settleOrder(order, kept, key string, taken func(string) bool) (string, erro
 	case !taken(tied):
 		return tied, nil
 	}
-	return "", appliance.Errorf(appliance.CodeInvalidField, "%s", fmt.Sprintf("%q and %q are taken by other rows", order, tied)).In("sort_order")
+	return "", appliance.Errorf(appliance.CodeInvalidField, "%s", fmt.Sprintf("%q and %q belong to other rows", order, tied)).In("sort_order")
 }

@@ -26,7 +26,7 @@ func (r *Store) Write(ctx context.Context, b index.Batch) (written index.Written
 		return index.Written{}, timeoutError(ctx.Err())
 	}
 	if b.Index != "" && b.Index != r.id {
-		return index.Written{}, unavailable("write a batch", errors.New("it was made anew meanwhile"))
+		return index.Written{}, unavailable("write a batch", errors.New("it was recreated during the operation"))
 	}
 	if err := r.checkRoom(); err != nil {
 		return index.Written{}, err
@@ -83,7 +83,7 @@ func (r *Store) checkRoom() error {
 	}
 	room, err := disk.Look(r.db.Path())
 	if err == nil && room.Free < r.minFree {
-		err = fmt.Errorf("%d bytes are free, and %d are left for the journal", room.Free, r.minFree)
+		err = fmt.Errorf("%d bytes are free, but %d are reserved for the journal", room.Free, r.minFree)
 	}
 	if err != nil {
 		return unavailable("write a batch", err)
@@ -283,7 +283,7 @@ func (w *batchWriter) upsert(row index.Row, p *prepared) (count *int, err error)
 	if slices.Contains(index.TableTypes, row.Type()) {
 		return w.upsertTable(row)
 	}
-	return nil, appliance.Errorf(appliance.CodeInvalidField, "%s has no rows of its own", row.Type().Name)
+	return nil, appliance.Errorf(appliance.CodeInvalidField, "%s rows are not stored separately", row.Type().Name)
 }
 
 var errEmptyRow = appliance.Errorf(appliance.CodeInvalidField, "a batch has an empty row")

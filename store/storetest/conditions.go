@@ -13,13 +13,13 @@ import (
 // TestConditions tests that a journal evaluates the conditions of a record on its state at the time of the append.
 func TestConditions(t *testing.T, open OpenStore) {
 	for name, test := range map[string]func(t *testing.T, j appliance.Journal, clock *clock){
-		"a record that a condition refuses is not appended": refusedIsNotAppended,
-		"attestations of an API key are counted since":      countedSince,
-		"the first attestation of an address is found":      firstIsFound,
-		"a cap is held by those that come at once":          capHolds,
-		"of two beneficiaries at once one is the first":     oneIsFirst,
-		"a replay is asked about nothing":                   replayIsNotAsked,
-		"what is counted while others append is right":      countedAtOnce,
+		"a record that a condition refuses is not appended":   refusedIsNotAppended,
+		"attestations of an API key are counted since a time": countedSince,
+		"the first attestation of an address is found":        firstIsFound,
+		"concurrent requests respect a cap":                   capHolds,
+		"of two concurrent beneficiaries one is the first":    oneIsFirst,
+		"a replay skips the conditions":                       replayIsNotAsked,
+		"counts are right during concurrent appends":          countedAtOnce,
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := new(clock)
@@ -83,7 +83,7 @@ func refusedIsNotAppended(t *testing.T, j appliance.Journal, _ *clock) {
 	_, _, err := j.Append(t.Context(), r, pass, refuse)
 	wantCode(t, err, appliance.CodePaused)
 	if !passed {
-		t.Error("the first condition was not asked with the record's time, and with nothing where it asks nothing")
+		t.Error("the first condition did not get the record's time or got unrequested data")
 	}
 	_, err = j.ByID(t.Context(), r.ID)
 	wantCode(t, err, appliance.CodeNotFound)

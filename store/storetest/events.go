@@ -15,20 +15,20 @@ import (
 
 // eventTests are the tests of TestJournal about events and about searches of the journal.
 var eventTests = map[string]func(t *testing.T, s suite){
-	"an event is a leaf in its place":              eventInPlace,
-	"an event is appended once":                    eventOnce,
-	"an event that cannot be kept harms no other":  badEvent,
-	"events and records are listed apart":          listOfEvents,
-	"events stand in the order of time":            eventsInTime,
-	"many append events and records":               eventsAtOnce,
-	"a list can be of a hash":                      listOfHash,
-	"a list can be of an unspendable address":      listOfUnspendable,
-	"a list can be of several things at once":      listOfAll,
-	"a journal that begins with an event goes on":  eventFirst,
-	"an event's idempotency key is no record's":    eventHasNoKeys,
-	"an event that was appended is proven at once": eventProven,
-	"an event tells its time as a record does":     eventTime,
-	"each event has a salt of its own":             eventSalted,
+	"an event is a leaf at its index":                   eventInPlace,
+	"an event is appended once":                         eventOnce,
+	"an invalid event does not affect others":           badEvent,
+	"events and records are listed separately":          listOfEvents,
+	"events stand in the order of time":                 eventsInTime,
+	"many append events and records":                    eventsAtOnce,
+	"a list can select a hash":                          listOfHash,
+	"a list can select an unspendable address":          listOfUnspendable,
+	"a list can combine filters":                        listOfAll,
+	"a journal that begins with an event continues":     eventFirst,
+	"events and records have separate idempotency keys": eventHasNoKeys,
+	"an appended event is proven at once":               eventProven,
+	"an event and a record have the same time format":   eventTime,
+	"each event has its own salt":                       eventSalted,
 }
 
 // Event returns a new event.

@@ -13,15 +13,15 @@ import (
 // TestKeys tests an implementation of appliance.Keys. open returns an empty one.
 func TestKeys(t *testing.T, open func(t *testing.T) appliance.Keys) {
 	for name, test := range map[string]func(t *testing.T, keys appliance.Keys){
-		"a created key is found with all it was given":   keyKeepsAll,
-		"an unknown key is not found":                    keyNotFound,
-		"an id is created once":                          keyCreatedOnce,
-		"a created key authenticates by its token only":  keyAuthenticates,
-		"keys are listed oldest first":                   keysListed,
-		"revocation is immediate and final":              keyRevoked,
-		"a key is bound to an attestor key, and to none": keyBound,
-		"the last use is noted":                          keyUsed,
-		"keys can be used from many goroutines":          keysConcurrent,
+		"a created key is found with all its fields":    keyKeepsAll,
+		"an unknown key is not found":                   keyNotFound,
+		"an id is created once":                         keyCreatedOnce,
+		"a created key authenticates by its token only": keyAuthenticates,
+		"keys are listed oldest first":                  keysListed,
+		"revocation is immediate and final":             keyRevoked,
+		"a key is bound to an attestor key and unbound": keyBound,
+		"the last use is noted":                         keyUsed,
+		"keys can be used from many goroutines":         keysConcurrent,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t)) })
 	}

@@ -26,15 +26,15 @@ type OpenMembers func(t *testing.T, clocks ...func() time.Time) []Member
 // TestMembers tests that appliances with a shared store behave as one for their clients.
 func TestMembers(t *testing.T, open OpenMembers, verifier note.Verifier) {
 	for name, test := range map[string]func(t *testing.T, c *cluster){
-		"what one appended another reads back at once":           readBackElsewhere,
-		"an idempotency key sent to all at once appends once":    idempotentAcross,
-		"all append at once to one tree":                         appendAcross,
-		"events of all are in one tree":                          eventsAcross,
-		"all hold caps and first beneficiaries together":         conditionsAcross,
-		"a key that one created another knows at once":           keyAcross,
-		"a key that one revoked gets no record on another":       revokedAcross,
-		"a revocation is seen by the others within a second":     revocationSeen,
-		"time does not go back where the members' clocks differ": clocksApart,
+		"a record of one member is read by another at once":           readBackElsewhere,
+		"an idempotency key sent to all members at once appends once": idempotentAcross,
+		"all members append to one tree concurrently":                 appendAcross,
+		"events of all members are in one tree":                       eventsAcross,
+		"caps and first beneficiaries hold across members":            conditionsAcross,
+		"a key created by one member is known to another at once":     keyAcross,
+		"a key revoked by one member cannot append at another":        revokedAcross,
+		"a revocation is seen by the others within a second":          revocationSeen,
+		"time does not go back if the members' clocks differ":         clocksApart,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &cluster{verifier: verifier}
@@ -180,7 +180,7 @@ func eventsAcross(t *testing.T, c *cluster) {
 			first = events
 		}
 		if len(events) != each*len(c.members)+1 || !reflect.DeepEqual(events, first) {
-			t.Errorf("member %d lists %d events, and not what the first does", i, len(events))
+			t.Errorf("member %d lists %d events, unlike the first member", i, len(events))
 		}
 	}
 }

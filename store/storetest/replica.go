@@ -43,7 +43,7 @@ func Replica(t *testing.T, open OpenReplica) {
 			}
 		})
 	}
-	t.Run("refuses queries that cannot be meant", func(t *testing.T) { refuses(t, open) })
+	t.Run("refuses invalid queries", func(t *testing.T) { refuses(t, open) })
 }
 
 // OpenReplica opens an index for the suite; see Replica.
@@ -303,7 +303,7 @@ func (h *harness) sample(s index.Snapshot, t *index.Type) {
 		seen := make(map[string]bool)
 		for _, row := range rows {
 			if seen[row.Key()] || !bytes.Equal(row.Bytes(), all[row.Key()].Bytes()) {
-				h.t.Fatalf("a sample of %d: %s is there twice, or another than it is", n, row.Key())
+				h.t.Fatalf("a sample of %d: %s occurs twice or differs", n, row.Key())
 			}
 			seen[row.Key()] = true
 		}

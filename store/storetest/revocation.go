@@ -57,8 +57,8 @@ func TestRevocation(t *testing.T, open OpenStore) {
 		})
 	}
 	t.Run("while others append", func(t *testing.T) { revokedWhileAppending(t, open) })
-	t.Run("an API key is what the events say", func(t *testing.T) { eventsOfKeys(t, open) })
-	t.Run("a key from before the first event needs none", func(t *testing.T) { keysBeforeEvents(t, open) })
+	t.Run("an API key matches its events", func(t *testing.T) { eventsOfKeys(t, open) })
+	t.Run("a key older than the first event needs no event", func(t *testing.T) { keysBeforeEvents(t, open) })
 }
 
 // Once Revoke has returned, no further record of the key is appended.

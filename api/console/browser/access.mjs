@@ -16,7 +16,7 @@ export default async function access() {
 
     const other = await open({ expected: [403] })
     await other.goto(once)
-    await other.getByText("This link was used before").waitFor()
+    await other.getByText("This link was already used").waitFor()
     await faultless(other, "a used link")
     await Promise.all([page.context().close(), other.context().close()])
   })
@@ -80,7 +80,7 @@ export default async function access() {
       route.fulfill({ contentType: "text/html", body: `<form method="post" action="${url}/sign-out"><button>Win</button></form>` }))
     await stranger.goto("http://stranger.example/")
     await stranger.getByRole("button", { name: "Win" }).click()
-    await stranger.getByText("Another site asked for this. Nothing was done.").waitFor()
+    await stranger.getByText("The request came from another site and was refused.").waitFor()
     await page.reload()
     await page.getByRole("button", { name: "Sign out" }).waitFor()
     await Promise.all([page.context().close(), stranger.context().close()])

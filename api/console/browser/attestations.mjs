@@ -23,7 +23,7 @@ export default async function attestations() {
     const second = await fresh()
     await told
     assert.equal(await page.getByRole("link", { name: second.id }).count(), 0)
-    await page.getByRole("button", { name: "Go on" }).click()
+    await page.getByRole("button", { name: "Resume" }).click()
     await page.getByRole("link", { name: second.id }).waitFor()
     assert.equal(await page.getByRole("link", { name: first.id }).count(), 1)
     await page.context().close()
@@ -82,7 +82,7 @@ export default async function attestations() {
       await route.fulfill({ response: answer, body: (await answer.text()).replace(leaf, forged) })
     })
     await page.goto(`${url}/attestations/${one.id}`)
-    await verdict(page).getByText("Not proven: the leaf is another record's.").waitFor()
+    await verdict(page).getByText("Not proven: the leaf belongs to another record.").waitFor()
     await page.context().close()
   })
 
@@ -106,7 +106,7 @@ export default async function attestations() {
     const page = await signIn("viewer", { script: false })
     await page.goto(`${url}/attestations?q=${id}`)
     await page.getByRole("heading", { name: "In the log" }).waitFor()
-    await page.getByText("With scripts, this browser checks by itself").waitFor()
+    await page.getByText("With JavaScript, your browser verifies").waitFor()
     assert.ok(await page.locator(".climb code").count() > 1)
     await page.context().close()
   })
@@ -116,7 +116,7 @@ export default async function attestations() {
     const page = await signIn("viewer")
     await page.goto(`${url}/attestations/${id}`)
     await verdict(page).getByText(/^Checked in this browser/).waitFor()
-    await page.getByText("Viewers see neither the addresses nor the hash of them.").waitFor()
+    await page.getByText("The viewer role does not show addresses and hashes.").waitFor()
     await page.context().close()
   })
 
@@ -127,7 +127,7 @@ export default async function attestations() {
     await looks("/attestations?q=nobody", "attestations-wrong", "auditor", page => page.getByRole("alert").waitFor())
     await looks(`/attestations/${id}`, "attestation", "auditor", async page => {
       await verdict(page).getByText(/^Checked/).waitFor()
-      await page.getByText("The checkpoint, signed by the log's key").click()
+      await page.getByText("Checkpoint, signed with the log key").click()
     })
   })
 }

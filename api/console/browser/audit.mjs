@@ -34,8 +34,8 @@ export default async function audits() {
     await attest()
     await drop(page, "kept.checkpoint", kept)
     const said = await audit(page)
-    assert.match(said, /The journal is whole: \d+ attestations and \d+ events\./)
-    assert.match(said, /It begins with the checkpoint of \d+ records of example\.com\/console/)
+    assert.match(said, /Journal integrity: verified\. \d+ attestations and \d+ events\./)
+    assert.match(said, /The journal begins with the checkpoint of \d+ records of example\.com\/console/)
     await page.context().close()
   })
 
@@ -44,7 +44,7 @@ export default async function audits() {
     await page.goto(`${url}/audit`)
     const kept = await page.locator(".command code").innerText()
     await drop(page, "tampered.checkpoint", kept.replace(/\n(\d+)\n/, "\n1$1\n"))
-    assert.match(await audit(page), /That cannot be held against the journal/)
+    assert.match(await audit(page), /The checkpoint cannot be compared with the journal/)
     await page.context().close()
   })
 
@@ -55,7 +55,7 @@ export default async function audits() {
     await page.getByRole("button", { name: "Start the audit" }).click()
     assert.equal(await page.getByRole("button", { name: "Start the audit" }).isDisabled(), true)
     await page.getByRole("button", { name: "Stop" }).click()
-    await page.getByText("The audit was stopped. Nothing was found by then, and nothing is proven.").waitFor()
+    await page.getByText("Audit stopped. It found no faults so far, but the journal is not verified.").waitFor()
     assert.equal(await page.getByRole("button", { name: "Start the audit" }).isDisabled(), false)
     await page.context().close()
   })
@@ -81,7 +81,7 @@ export default async function audits() {
       if (await page.getByRole("heading", { name: "Result" }).count()) break
       assert.ok(tries, "another audit is running all the time")
     }
-    await page.getByText(/^The journal is whole/).waitFor()
+    await page.getByText(/^Journal integrity: verified/).waitFor()
     await page.context().close()
   })
 

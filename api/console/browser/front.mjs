@@ -31,7 +31,7 @@ async function looks(path, name) {
 /** Waits until the page says that it attests: it tells of the moment at which it was made, which may be a busy one. */
 async function ready(page) {
   const state = page.locator("p.state").first()
-  for (let tries = 0; (await state.innerText()) !== "Ready: it attests"; tries++) {
+  for (let tries = 0; (await state.innerText()) !== "Ready"; tries++) {
     assert.ok(tries < 40, await state.innerText())
     await page.waitForTimeout(500)
     await page.reload()

@@ -34,7 +34,7 @@ export default async function oidc() {
   await step("who is in no group that may is told so, and is not signed in", async () => {
     const page = await open({ strangers: true, expected: [403] })
     await signIn(page, "mallory")
-    await page.getByText("You signed in as mallory (mallory@example.com), who is in no group that may open the console.").waitFor()
+    await page.getByText("You signed in as mallory (mallory@example.com), but your groups do not allow access to the console.").waitFor()
     await page.goto(url)
     await page.getByRole("heading", { name: "Sign in" }).waitFor()
     await page.context().close()
@@ -43,7 +43,7 @@ export default async function oidc() {
   await step("a sign-in that began elsewhere is refused", async () => {
     const victim = await open({ expected: [403] })
     await victim.goto(`${url}/oidc/callback?state=${"A".repeat(26)}&code=stolen`)
-    await victim.getByText("This sign-in did not begin in this browser").waitFor()
+    await victim.getByText("This sign-in was started in another browser").waitFor()
     await victim.context().close()
   })
 }

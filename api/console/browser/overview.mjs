@@ -4,8 +4,8 @@ import { admin, assert, attest, looks, signIn, step } from "./harness.mjs"
 export default async function overview() {
   await step("the overview says in words what is, and draws what happens", async () => {
     const page = await signIn("viewer")
-    await page.getByText("It signs", { exact: true }).waitFor()
-    await page.getByText("As they were imported", { exact: true }).waitFor()
+    await page.getByText("operational", { exact: true }).waitFor()
+    await page.getByText("imported", { exact: true }).waitFor()
     await page.locator("#attestations canvas").waitFor()
     const records = page.locator("dt", { hasText: "Records" }).locator("+ dd")
     const before = Number(await records.innerText())
@@ -18,19 +18,19 @@ export default async function overview() {
     const page = await signIn("viewer")
     await admin("POST", "/pause", { reason: "the contract is upgraded" })
     try {
-      await page.getByText("Paused", { exact: true }).waitFor()
-      await page.getByText("Requests for attestations are answered 503").waitFor()
+      await page.getByText("paused", { exact: true }).waitFor()
+      await page.getByText("Requests for attestations get 503").waitFor()
       await page.getByText("attestd resume", { exact: true }).waitFor()
     } finally {
       await admin("POST", "/resume")
     }
-    await page.getByText("It signs", { exact: true }).waitFor()
+    await page.getByText("operational", { exact: true }).waitFor()
     await page.context().close()
   })
 
   await step("a page that hears nothing says that it is old", async () => {
     const page = await signIn("viewer", { expected: ["ERR_FAILED"] })
-    const lost = page.getByText("The appliance does not answer. What is shown is old.")
+    const lost = page.getByText("The appliance does not answer. This page shows old data.")
     await page.locator("#attestations canvas").waitFor()
     assert.equal(await lost.isVisible(), false)
     await page.route("**/overview/live", route => route.abort())

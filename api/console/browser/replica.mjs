@@ -6,7 +6,7 @@ export default async function replica() {
     const page = await signIn("viewer")
     await page.goto(`${url}/replica`)
     await page.getByText("live", { exact: true }).waitFor()
-    for (const kind of ["packets", "transfers"]) await page.getByRole("progressbar", { name: `${kind} that are here` }).waitFor()
+    for (const kind of ["packets", "transfers"]) await page.getByRole("progressbar", { name: `${kind} in the replica` }).waitFor()
     await page.getByText("v2_channel_type.sla").waitFor()
     await page.getByRole("cell", { name: /base_amount/ }).first().waitFor()
     await page.context().close()

@@ -27,12 +27,12 @@ function showTail(tail) {
     }
     while (rows.rows.length > shown) rows.rows[rows.rows.length - 1].remove()
     document.getElementById("none")?.remove()
-    state.textContent = left > 0 ? `Live; ${left} came too fast to be listed` : "Live"
+    state.textContent = left > 0 ? `Live; ${left} not shown (too many at once)` : "Live"
   }
   button.addEventListener("click", () => {
     const paused = button.getAttribute("aria-pressed") !== "true"
     button.setAttribute("aria-pressed", paused)
-    button.textContent = paused ? "Go on" : "Pause"
+    button.textContent = paused ? "Resume" : "Pause"
     state.classList.toggle("good", !paused)
     state.textContent = paused ? "Paused" : "Live"
     if (!paused) for (const told of waiting.splice(0)) add(told)
@@ -50,7 +50,7 @@ async function showInclusion(section) {
     verdict.className = "verdict"
     verdict.replaceChildren(element("span", `state ${state}`, text))
   }
-  if (!canHash()) return say("warn", "Not checked: over plain HTTP to another machine, browsers offer no WebCrypto.")
+  if (!canHash()) return say("warn", "Not checked: browsers disable WebCrypto for plain HTTP to another machine.")
   let checkpoint, proof
   try {
     const answer = await fetch(path)
@@ -58,9 +58,9 @@ async function showInclusion(section) {
     proof = parseProof(await answer.text())
     checkpoint = parseCheckpoint(proof.checkpoint)
     const bytes = unhex(leaf)
-    if (leaf && JSON.parse(new TextDecoder().decode(bytes)).id !== id) throw new Refused("the leaf is another record's")
+    if (leaf && JSON.parse(new TextDecoder().decode(bytes)).id !== id) throw new Refused("the leaf belongs to another record")
     const hash = leaf ? await leafHash(bytes) : unhex(toldHash)
-    if (hex(hash) !== toldHash) throw new Refused("the leaf has another hash than the appliance says")
+    if (hex(hash) !== toldHash) throw new Refused("the leaf's hash differs from the appliance's")
     draw(section, proof, checkpoint, await checkInclusion(hash, proof, checkpoint))
     const signed = await checkSignature(checkpoint, verifierKey)
     say(signed ? "good" : "warn", verdictOf(proof, checkpoint, signed))

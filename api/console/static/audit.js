@@ -29,8 +29,8 @@ async function audit(form) {
     }
     if (!told) say(result, "The audit ended without a result. The appliance's log has the reason.")
   } catch (error) {
-    if (!control.signal.aborted) return say(result, `The audit was cut off: ${error.message}.`)
-    say(result, "The audit was stopped. Nothing was found by then, and nothing is proven.")
+    if (!control.signal.aborted) return say(result, `The connection to the audit broke: ${error.message}.`)
+    say(result, "Audit stopped. It found no faults so far, but the journal is not verified.")
   } finally {
     stop.removeEventListener("click", end)
     start.disabled = !(stop.hidden = true)
@@ -59,7 +59,7 @@ function showProgress(done, total) {
   box.hidden = false
   if (total > 0) [bar.max, bar.value] = [total, done]
   else bar.removeAttribute("value")
-  box.querySelector("p").textContent = total > 0 ? `${done} of ${total} records` : "It begins."
+  box.querySelector("p").textContent = total > 0 ? `${done} of ${total} records` : "Starting"
 }
 
 /** Shows what another page would say: that one has to sign in again, or that an audit is running. */

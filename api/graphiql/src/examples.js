@@ -1,5 +1,5 @@
-// What the playground opens with: one tab each. Every query runs as it stands.
-const transfers = `# Transfers, the newest first. Ctrl-Enter runs it.
+// The playground opens with one tab for each of these. Every query runs unchanged.
+const transfers = `# Transfers, newest first. Ctrl-Enter runs the query.
 # Next page: the last row's sort_order as "cursor".
 # The book on the left has every field and filter.
 query Transfers(
@@ -34,7 +34,7 @@ query Transfers(
 `
 
 const packets = `# Packets, with traces: how far each has come.
-# All that one transaction caused: put a transfer's
+# For all packets of one transaction: put a transfer's
 # transfer_send_transaction_hash into "transaction".
 query PacketTraces(
   $transaction: String

@@ -35,7 +35,7 @@ type Executor struct {
 func New(idx Index, schema *ast.Schema, log *slog.Logger) (*Executor, error) {
 	figures, err := newFigures(log)
 	if err != nil {
-		return nil, fmt.Errorf("schema of the figures: %w", err)
+		return nil, fmt.Errorf("schema of the statistics: %w", err)
 	}
 	return &Executor{index: idx, schema: schema, figures: figures, log: log}, nil
 }
@@ -102,7 +102,7 @@ type snapshot interface {
 
 var (
 	errResponseTooLarge = errors.New("response too large")
-	errNoRoom           = errors.New("no room for the response")
+	errNoRoom           = errors.New("not enough memory for the response")
 )
 
 // written returns the piece to continue with after a write to dst, or an error if the answer is too large.
@@ -174,13 +174,15 @@ func (x *execution) rootField(s *document.Selection, figures computed) error {
 func (x *execution) failure(err error, s *document.Selection) *document.Error {
 	switch {
 	case errors.Is(err, errResponseTooLarge):
-		return document.NewError(document.CodeResponseTooLarge, fmt.Sprintf("the response is larger than %d bytes: ask for fewer rows (p_limit) or fields", x.out.Max)).
+		return document.NewError(document.CodeResponseTooLarge, fmt.Sprintf("the response is larger than %d bytes: "+
+			"request fewer rows (p_limit) or fields", x.out.Max)).
 			At(s.Node.Position).WithPath(s.Key)
 	case errors.Is(err, errNoRoom):
-		return document.NewError(appliance.CodeOverloaded, "too many answers at once: try again later, or ask for fewer rows (p_limit) or fields").
+		return document.NewError(appliance.CodeOverloaded, "too many concurrent responses: retry later, or request "+
+			"fewer rows (p_limit) or fields").
 			At(s.Node.Position).WithPath(s.Key)
 	case x.ctx.Err() != nil:
-		return document.NewError(appliance.CodeTimeout, "the query took too long: ask for fewer rows (p_limit) or fields").At(s.Node.Position).WithPath(s.Key)
+		return document.NewError(appliance.CodeTimeout, "the query took too long: request fewer rows (p_limit) or fields").At(s.Node.Position).WithPath(s.Key)
 	}
 	if appliance.CodeOf(err) == appliance.CodeInternal {
 		x.log.Error("graphql query failed", "field", s.Def.Name, "error", err)

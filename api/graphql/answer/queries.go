@@ -124,7 +124,7 @@ func (a *arguments) time(name string) time.Time {
 	text, _ := value.(string)
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
-		a.fail(name, "must be a time as of RFC 3339, such as 2025-06-01T12:00:00Z")
+		a.fail(name, "must be an RFC 3339 time, such as 2025-06-01T12:00:00Z")
 	}
 	return t
 }
@@ -292,7 +292,7 @@ func Warnings(root []*document.Selection) map[string]any {
 		if _, given := s.Args["where"]; given {
 			all = append(all, map[string]any{
 				"code": "where_ignored", "path": []any{s.Key},
-				"message": fmt.Sprintf("where on %s is accepted and ignored: only the members of args filter", s.Def.Name),
+				"message": fmt.Sprintf("where on %s is accepted but ignored: only args filter", s.Def.Name),
 			})
 		}
 	}

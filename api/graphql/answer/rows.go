@@ -77,7 +77,7 @@ func (x *execution) nested(dst []byte, row index.Row, s *document.Selection) ([]
 	case document.AccessPacketTraces:
 		return x.list(dst, x.snap.Related(row, s.Access.Relation), s)
 	}
-	panic("no way to field " + s.Def.Name)
+	panic("cannot reach field " + s.Def.Name)
 }
 
 func (x *execution) rowOrNull(dst []byte, row index.Row, set []*document.Selection) ([]byte, error) {

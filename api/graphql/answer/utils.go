@@ -56,7 +56,7 @@ func (figures) V2UtilGetTransferRequestDetails(ctx context.Context, in struct{ A
 // needed is text for a required argument.
 func (f *fault) needed(name string, given *string) string {
 	if given == nil {
-		f.fail(name, "is needed")
+		f.fail(name, "is required")
 	}
 	return f.text(name, given)
 }

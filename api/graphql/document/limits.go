@@ -159,7 +159,8 @@ func (l Limits) CheckCost(root []*Selection) *Error {
 	for _, s := range root {
 		total = saturate(total + s.cost())
 		if total > l.MaxCost {
-			return NewError(CodeTooCostly, fmt.Sprintf("the query may return more than %d values: ask for fewer rows (p_limit) or fields", l.MaxCost)).
+			return NewError(CodeTooCostly, fmt.Sprintf("the query may return more than %d values: request fewer rows "+
+				"(p_limit) or fields", l.MaxCost)).
 				At(s.Node.Position).WithPath(s.Key)
 		}
 	}

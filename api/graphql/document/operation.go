@@ -53,7 +53,7 @@ func Parse(query, name string, limits Limits) (*Operation, *Error) {
 		return nil, err
 	}
 	if def.Operation != ast.Query {
-		return nil, NewError(CodeOperationUnsupported, "there are only queries, no "+string(def.Operation)+"s").At(def.Position)
+		return nil, NewError(CodeOperationUnsupported, "only queries are supported, not a "+string(def.Operation)+"s").At(def.Position)
 	}
 	extent, err := limits.check(doc, def)
 	if err != nil {
@@ -122,7 +122,7 @@ func parse(query string, limits Limits) (*ast.QueryDocument, *Error) {
 	case err != nil:
 		return nil, fromParser(CodeParseFailed, err)
 	case len(doc.Operations) == 0:
-		return nil, NewError(CodeParseFailed, "the document has no operation")
+		return nil, NewError(CodeParseFailed, "the document lacks an operation")
 	}
 	return doc, nil
 }
@@ -137,7 +137,8 @@ func isTokenLimit(err error, limit int) bool {
 func selectOperation(doc *ast.QueryDocument, name string) (*ast.OperationDefinition, *Error) {
 	if name == "" {
 		if len(doc.Operations) > 1 {
-			return nil, NewError(CodeUnknownOperation, "the document has several operations: operationName must say which")
+			return nil, NewError(CodeUnknownOperation, "the document has several operations: set operationName to "+
+				"one of them")
 		}
 		return doc.Operations[0], nil
 	}
@@ -146,5 +147,5 @@ func selectOperation(doc *ast.QueryDocument, name string) (*ast.OperationDefinit
 			return op, nil
 		}
 	}
-	return nil, NewError(CodeUnknownOperation, fmt.Sprintf("the document has no operation %q", name))
+	return nil, NewError(CodeUnknownOperation, fmt.Sprintf("the document lacks an operation %q", name))
 }

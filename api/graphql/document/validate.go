@@ -25,7 +25,7 @@ var validationRules = []core.Rule{
 // introspectionDepth is gqlparser's rule with a message that names the bound.
 var introspectionDepth = core.Rule{Name: rules.MaxIntrospectionDepth.Name, RuleFunc: func(observers *core.Events, addError core.AddErrFunc) {
 	named := func(e *gqlerror.Error) {
-		e.Message = "the introspection has more than 2 of the lists fields, interfaces, possibleTypes and inputFields in one another"
+		e.Message = "the introspection nests the lists fields, interfaces, possibleTypes and inputFields more than 2 deep"
 	}
 	rules.MaxIntrospectionDepth.RuleFunc(observers, func(options ...core.ErrorOption) { addError(append(options, named)...) })
 }}
@@ -33,7 +33,7 @@ var introspectionDepth = core.Rule{Name: rules.MaxIntrospectionDepth.Name, RuleF
 // maxErrors stops validation: the first errors suffice, and suggestions for thousands of errors take time.
 const maxErrors = 10
 
-var errEnough = errors.New("enough errors")
+var errEnough = errors.New("too many errors")
 
 // validate applies the rules. gqlparser writes definitions into the document.
 func validate(schema *ast.Schema, doc *ast.QueryDocument) (errs []*Error) {

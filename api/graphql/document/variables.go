@@ -95,7 +95,7 @@ func coerceJSONObject(schema *ast.Schema, def *ast.Definition, value any) (any, 
 	}
 	for name := range object {
 		if def.Fields.ForName(name) == nil {
-			return nil, fmt.Sprintf("%s has no field %q", def.Name, name)
+			return nil, fmt.Sprintf("%s lacks a field %q", def.Name, name)
 		}
 	}
 	return coerced, ""

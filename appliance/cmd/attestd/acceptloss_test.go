@@ -148,7 +148,7 @@ func wholeOrAsBefore(t *testing.T, dir string, old appliance.LogKey, start bool)
 		}
 		checkStore(t, store, isNew)
 	}
-	if out, err := acceptLoss(dir).CombinedOutput(); (err == nil) == isNew || isNew && !bytes.Contains(out, []byte("nothing is lost")) {
+	if out, err := acceptLoss(dir).CombinedOutput(); (err == nil) == isNew || isNew && !bytes.Contains(out, []byte("no loss to accept")) {
 		t.Errorf("the command again, with the new journal in place %v: %v: %s", isNew, err, out)
 	}
 	store := openAsDaemon(t, dir)
@@ -283,7 +283,7 @@ func lost(ts *testscript.TestScript, negated bool, args []string) {
 	defer daemon.Close()
 	for deadline := time.Now().Add(patience); ; {
 		status, err := daemon.Status(context.Background())
-		if err == nil && strings.Contains(status.Failing["journal"], "fewer records than were published") {
+		if err == nil && strings.Contains(status.Failing["journal"], "fewer records than the published checkpoint") {
 			return
 		}
 		if time.Now().After(deadline) {

@@ -229,7 +229,7 @@ func (w watched) caughtByAnAuditor(t *testing.T, forged appliance.Attestation) {
 	if out, err := audit(filepath.Join(dir, "checkpoint"), chaintest.Attestor.String()); err != nil || !strings.Contains(out, "0 redemptions") {
 		t.Errorf("a contract that has redeemed nothing: %v\n%s", err, out)
 	}
-	if out, err := audit(filepath.Join(dir, "checkpoint"), w.signer.String()); err == nil || !strings.Contains(out, "there is no contract") {
+	if out, err := audit(filepath.Join(dir, "checkpoint"), w.signer.String()); err == nil || !strings.Contains(out, "no contract exists") {
 		t.Errorf("no contract: %v\n%s", err, out)
 	}
 }

@@ -124,7 +124,7 @@ var disasters = []disaster{
 		d.kill(t)
 		d.settle(t)
 		write(t, journal, older)
-	}, []string{`fail +mark .*fewer records than were published\n +→ put the newer journal back.*attestd log accept-loss`}},
+	}, []string{`fail +mark .*fewer records than the published checkpoint\n +→ put the newer journal back.*attestd log accept-loss`}},
 }
 
 func TestDoctorHasARemedyForEachDisaster(t *testing.T) {

@@ -25,7 +25,7 @@ func TestAnInterruptedCopySaysWhatItHasKept(t *testing.T) {
 	if status := exitStatus(&stderr, interrupted, false); status != 130 {
 		t.Errorf("exit status %d, want 130", status)
 	}
-	if want := "store copy: interrupted: 1000 of 2500 records are kept; the same command goes on from there"; !strings.Contains(stderr.String(), want) {
+	if want := "store copy: interrupted: 1000 of 2500 records are copied; repeat the command to continue"; !strings.Contains(stderr.String(), want) {
 		t.Errorf("%q, want %q", stderr.String(), want)
 	}
 }

@@ -75,7 +75,7 @@ func TestARateHoldsForTwoAppliancesTogether(t *testing.T) {
 	const credit = 2                                // one request of each appliance
 	least, most := rate*(asked+1), rate*(seconds+1) // with the burst of one second
 	for _, m := range members {
-		if bytes.Contains(m.log(), []byte("this one limits by itself")) {
+		if bytes.Contains(m.log(), []byte("limits only its own requests")) {
 			most *= 2 // the database did not answer for a second
 		}
 	}

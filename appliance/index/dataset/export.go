@@ -31,7 +31,7 @@ func WriteFile(path string, stdout io.Writer, write func(io.Writer) error) error
 	switch stat, err := os.Stat(path); {
 	case err != nil:
 	case stat.IsDir():
-		return fmt.Errorf("write %s: it is a folder", path)
+		return fmt.Errorf("write %s: the path is a folder", path)
 	case !stat.Mode().IsRegular(): // a rename would replace the device or the pipe
 		return writeInto(path, write)
 	}

@@ -90,7 +90,7 @@ func (b BadLine) Unwrap() error { return b.Err }
 
 // ErrChanged is returned by Import if the input no longer begins as it did when the import was interrupted.
 // ImportFile then starts from the beginning.
-var ErrChanged = errors.New("the input has changed since the import was interrupted")
+var ErrChanged = errors.New("the input has changed since the interrupted import")
 
 // ImportFile imports the file at path, or standard input for "-". Files named .zst are decompressed.
 func ImportFile(ctx context.Context, to Target, path string, o ImportOptions) (Imported, error) {
@@ -279,7 +279,7 @@ func (m *importer) read(ctx context.Context, in io.Reader, blocks, work chan<- *
 		buf = buf[:len(rest)+n]
 		ended := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 		if err != nil && !ended {
-			return fmt.Errorf("read behind line %d: %w", at.Lines, err)
+			return fmt.Errorf("read after line %d: %w", at.Lines, err)
 		}
 		cut := bytes.LastIndexByte(buf, '\n') + 1
 		if ended {

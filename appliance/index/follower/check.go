@@ -52,7 +52,7 @@ func channelID(packet index.Row, column int) (uint32, error) {
 	case !ok:
 		return 0, missingMember(field)
 	case n < 0:
-		return 0, fmt.Errorf("%s is %d, which is no channel", field, n)
+		return 0, fmt.Errorf("%s is %d, which is not a channel", field, n)
 	}
 	return uint32(n), nil
 }
@@ -65,7 +65,7 @@ func decimal(packet index.Row, column int) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s is %s, which is no decimal number of 64 bits", field, show(text))
+		return 0, fmt.Errorf("%s is %s, which is not a 64-bit decimal number", field, show(text))
 	}
 	return n, nil
 }
@@ -78,17 +78,17 @@ func packetData(packet index.Row) ([]byte, error) {
 	const usual = 4 << 10
 	text := packet.AppendText(make([]byte, 0, usual), index.PacketDataColumn)
 	if len(text) < 2 || text[0] != '0' || text[1]|0x20 != 'x' {
-		return nil, errors.New("data does not begin with 0x")
+		return nil, errors.New("data must begin with 0x")
 	}
 	n, err := hex.Decode(text, text[2:])
 	if err != nil {
-		return nil, fmt.Errorf("data is no hex: %w", err)
+		return nil, fmt.Errorf("data is not hex: %w", err)
 	}
 	return text[:n], nil
 }
 
 func missingMember(field string) error {
-	return fmt.Errorf("%s is missing, without which it cannot be checked", field)
+	return fmt.Errorf("%s is missing, so the row cannot be checked", field)
 }
 
 // checkTransfer checks a transfer against its packet and the packet's token order at transfer_index: sender, receiver,
@@ -114,7 +114,7 @@ func checkTransfer(transfer, packet index.Row, o *orders) error {
 	for i, fact := range o.list[number].facts() {
 		field := transferFacts[i]
 		if claimed, ok := transfer.Text(field); ok && !fact.agrees(claimed) {
-			return fmt.Errorf("%s is %s, but the packet's data says %s", transfer.Type().Fields[field].Name, show(claimed), show(fact.String()))
+			return fmt.Errorf("%s is %s, but the packet's data has %s", transfer.Type().Fields[field].Name, show(claimed), show(fact.String()))
 		}
 	}
 	return nil

@@ -36,7 +36,7 @@ func decodeOrders(packet index.Row) *orders {
 
 func listOrders(packet index.Row) (list []order, carried bool, err error) {
 	if version, ok := packet.Text(index.PacketChannelVersionColumn); ok && version != zkgm.ChannelVersion {
-		return nil, false, fmt.Errorf("the packet's channel_version is %s, which has no transfers", show(version))
+		return nil, false, fmt.Errorf("the packet's channel_version is %s, which does not support transfers", show(version))
 	}
 	data, err := packetData(packet)
 	if err != nil {
@@ -44,11 +44,11 @@ func listOrders(packet index.Row) (list []order, carried bool, err error) {
 	}
 	// A crafted packet can point to the same bytes again and again, and abi would follow every pointer.
 	if p, err := zkgm.Decode(data); err != nil || !p.Instruction.Bounded() {
-		return nil, false, fmt.Errorf("the packet's data is not of %s", zkgm.ChannelVersion)
+		return nil, false, fmt.Errorf("the packet's data does not have the format of %s", zkgm.ChannelVersion)
 	}
 	values, err := packetABI.Unpack(data)
 	if err != nil {
-		return nil, false, fmt.Errorf("the packet's data is not of %s: %w", zkgm.ChannelVersion, err)
+		return nil, false, fmt.Errorf("the packet's data does not have the format of %s: %w", zkgm.ChannelVersion, err)
 	}
 	instruction := values[2].(instructionTuple)
 	if list = ordersIn(nil, instruction, false, 0); len(list) > 0 {

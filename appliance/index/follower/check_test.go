@@ -118,12 +118,12 @@ func TestPacketsThatCannotBeRecomputedSayWhy(t *testing.T) {
 			}
 		}
 		for _, test := range []struct{ field, value, want string }{
-			{"source_channel_id", `-1`, "source_channel_id is -1, which is no channel"},
-			{"data", `""`, "data does not begin with 0x"},
-			{"data", `"00"`, "data does not begin with 0x"},
-			{"data", `"0x0"`, "data is no hex"},
-			{"data", `"0xzz"`, "data is no hex"},
-			{"timeout_height", `""`, "timeout_height is , which is no decimal number of 64 bits"},
+			{"source_channel_id", `-1`, "source_channel_id is -1, which is not a channel"},
+			{"data", `""`, "data must begin with 0x"},
+			{"data", `"00"`, "data must begin with 0x"},
+			{"data", `"0x0"`, "data is not hex"},
+			{"data", `"0xzz"`, "data is not hex"},
+			{"timeout_height", `""`, "timeout_height is , which is not a 64-bit decimal number"},
 			{"timeout_timestamp", `"0x10"`, "timeout_timestamp is 0x10, which"},
 			{"timeout_timestamp", `"18446744073709551616"`, "timeout_timestamp is 18446744073709551616, which"},
 			{"timeout_timestamp", `"-1"`, "timeout_timestamp is -1, which"},
@@ -320,10 +320,10 @@ func TestPacketsOfAnotherVersionOrUnreadableDataHaveNoTransfers(t *testing.T) {
 		t.Error("an order before the first")
 	}
 	for _, test := range []struct{ field, value, want string }{
-		{"channel_version", `"ucs00-pingpong-1"`, "the packet's channel_version is ucs00-pingpong-1, which has no transfers"},
+		{"channel_version", `"ucs00-pingpong-1"`, "the packet's channel_version is ucs00-pingpong-1, which does not support transfers"},
 		{"data", "", "data is missing"},
-		{"data", `"0x"`, "the packet's data is not of ucs03-zkgm-0"},
-		{"data", `"` + textIn(packet, "data")[:200] + `"`, "the packet's data is not of ucs03-zkgm-0"},
+		{"data", `"0x"`, "the packet's data does not have the format of ucs03-zkgm-0"},
+		{"data", `"` + textIn(packet, "data")[:200] + `"`, "the packet's data does not have the format of ucs03-zkgm-0"},
 	} {
 		if err := check(transfer, with(t, packet, test.field, test.value)); err == nil || !strings.HasPrefix(err.Error(), test.want) {
 			t.Errorf("%s %s: %v", test.field, test.value, err)
@@ -345,7 +345,7 @@ func TestACraftedPacketIsNotFollowed(t *testing.T) {
 	if err := checkPacket(packet); err != nil {
 		t.Error(err)
 	}
-	if err := check(transfer, packet); err == nil || err.Error() != "the packet's data is not of ucs03-zkgm-0" {
+	if err := check(transfer, packet); err == nil || err.Error() != "the packet's data does not have the format of ucs03-zkgm-0" {
 		t.Error(err)
 	}
 }

@@ -194,7 +194,7 @@ func (f *Follower) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	if err := f.write(ctx, index.Batch{Positions: f.positions()}); err != nil {
-		f.o.Log.Debug("the moment of being in step is not kept", "error", err.Error())
+		f.o.Log.Debug("the time of the last full synchronisation cannot be stored", "error", err.Error())
 	}
 }
 
@@ -315,7 +315,7 @@ func (f *Follower) noteFailure(ctx context.Context, err error) {
 	if first { // log repeated failures at debug level only
 		level = slog.LevelWarn
 	}
-	f.o.Log.Log(ctx, level, "the upstream cannot be followed now", "upstream", f.o.Address, "error", err.Error(), "retry", max(wait, asked).Round(time.Millisecond).String())
+	f.o.Log.Log(ctx, level, "the upstream cannot be followed and is retried", "upstream", f.o.Address, "error", err.Error(), "retry", max(wait, asked).Round(time.Millisecond).String())
 	if asked > 0 {
 		timer := time.NewTimer(asked)
 		defer timer.Stop()
@@ -380,7 +380,7 @@ func (f *Follower) ask(ctx context.Context, parts ...part) (answers []answer, c 
 // inTurn makes one request. Requests never run concurrently and keep to the rate limit.
 func (f *Follower) inTurn(ctx context.Context, request func() error) error {
 	if err := f.pace.Wait(ctx); err != nil {
-		return fmt.Errorf("wait for the rate: %w", err)
+		return fmt.Errorf("wait for the rate limit: %w", err)
 	}
 	select {
 	case f.gate <- struct{}{}:
@@ -396,7 +396,7 @@ func (f *Follower) inTurn(ctx context.Context, request func() error) error {
 func (f *Follower) report(bad []error) {
 	for _, err := range bad {
 		if f.complaints.Allow() {
-			f.o.Log.Warn("a row of the upstream cannot be read, and is left out", "upstream", f.o.Address, "error", err.Error())
+			f.o.Log.Warn("a row of the upstream cannot be read and is skipped", "upstream", f.o.Address, "error", err.Error())
 		}
 		f.update(func(s *Status) { s.LastError, s.LastErrorAt = "a row cannot be read: "+err.Error(), f.o.Now() })
 	}
@@ -417,7 +417,7 @@ func (f *Follower) discover(ctx context.Context) error {
 		s.Missing = f.reader.missing()
 	})
 	if fresh {
-		f.o.Log.Warn("the upstream lacks fields, which stay null here", "upstream", f.o.Address, "fields", f.reader.missing())
+		f.o.Log.Warn("the upstream lacks fields; they stay null in the replica", "upstream", f.o.Address, "fields", f.reader.missing())
 	}
 	return nil
 }
@@ -492,11 +492,12 @@ func (f *Follower) write(ctx context.Context, b index.Batch) error {
 	})
 	for _, id := range b.Removed[:min(len(b.Removed), f.warnings)] {
 		f.warnings--
-		f.o.Log.Warn("the upstream no longer has a row, which is removed", "upstream", f.o.Address, "kind", id.Type.Name, "key", id.Key)
+		f.o.Log.Warn("the upstream no longer has a row; the replica removes it", "upstream", f.o.Address, "kind", id.Type.Name, "key", id.Key)
 	}
 	for _, u := range b.Unverified[:min(len(b.Unverified), f.warnings)] {
 		f.warnings--
-		f.o.Log.Warn("a row of the upstream does not verify, and is quarantined", "kind", u.Row.Type().Name, "key", u.Row.Key(), "reason", u.Reason)
+		f.o.Log.Warn("a row of the upstream does not verify and is quarantined",
+			"kind", u.Row.Type().Name, "key", u.Row.Key(), "reason", u.Reason)
 	}
 	return f.measure(ctx)
 }

@@ -156,7 +156,7 @@ func (in *intake) addTransfer(row index.Row, p *packet) error {
 // contradicts returns why a transfer of the packet does not verify; empty if it verifies.
 func (p *packet) contradicts(transfer index.Row) string {
 	if p.fault != nil {
-		return "its packet does not verify: " + p.fault.Error()
+		return "the packet does not verify: " + p.fault.Error()
 	}
 	if p.orders == nil {
 		p.orders = decodeOrders(p.row)
@@ -218,7 +218,7 @@ func (in *intake) addOrphans(ctx context.Context, orphans []index.Row) error {
 	for _, row := range orphans {
 		p := in.packets[hashOf(row)]
 		if p == nil {
-			in.keepApart(row, hashOf(row), "the upstream does not have its packet")
+			in.keepApart(row, hashOf(row), "the upstream does not have the packet")
 			continue
 		}
 		if err := in.addTransfer(row, p); err != nil {

@@ -172,11 +172,11 @@ func (f *Follower) explain(behind, surplus int64) {
 	m := &f.missing
 	f.sweep.again = f.o.Now().Add(searchAgain)
 	if behind > m.explained {
-		f.o.Log.Warn("the upstream counts rows that it does not list, or that cannot be read", "upstream", f.o.Address, "rows", behind, "searched_again", searchAgain.String())
+		f.o.Log.Warn("the upstream counts rows that it does not list or that cannot be read", "upstream", f.o.Address, "rows", behind, "searched_again", searchAgain.String())
 		m.explained = behind
 	}
 	if surplus > m.surplus {
-		f.o.Log.Warn("the upstream counts fewer rows than it lists, or no longer has the oldest", "upstream", f.o.Address, "rows", surplus, "searched_again", searchAgain.String())
+		f.o.Log.Warn("the upstream counts fewer rows than it lists, or has removed the oldest", "upstream", f.o.Address, "rows", surplus, "searched_again", searchAgain.String())
 		m.surplus = surplus
 	}
 }

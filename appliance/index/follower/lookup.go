@@ -323,7 +323,7 @@ func (f *Follower) transfersOf(ctx context.Context, hashes map[string]bool) (row
 	size := 0
 	for pages := 0; len(parts) > 0; pages++ {
 		if pages == maxTransferPages || size >= maxTransferBytes {
-			f.report([]error{fmt.Errorf("the packet %s has more transfers than are read: the first %d pages, or %d MiB", show(parts[0].hash), maxTransferPages, maxTransferBytes>>20)})
+			f.report([]error{fmt.Errorf("the packet %s has more transfers than the limit of %d pages or %d MiB", show(parts[0].hash), maxTransferPages, maxTransferBytes>>20)})
 			for _, p := range parts {
 				delete(all, p.hash)
 			}

@@ -202,7 +202,7 @@ func (r *reader) table(ctx context.Context, t *index.Type) (rows []index.Row, ba
 		}
 		page.cursor = got.orders[len(got.orders)-1]
 	}
-	return rows, append(bad, fmt.Errorf("%s: more than %d pages; the others are not read", q.name, maxPages)), nil
+	return rows, append(bad, fmt.Errorf("%s: more than %d pages; further pages are skipped", q.name, maxPages)), nil
 }
 
 // tablePage reads a page of a small table and, in the same request, which of its rows pass the filter. The page of rows

@@ -51,7 +51,7 @@ func newPlan(s *schema) (*plan, error) {
 		case lack == "":
 			p.queries[root.t] = q
 		case root.t == index.PacketType || root.t == index.TransferType:
-			return nil, appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream cannot be followed: it has no %s", lack)
+			return nil, appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream cannot be followed: it lacks %s", lack)
 		}
 	}
 	slices.Sort(p.missing)

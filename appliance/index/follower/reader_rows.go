@@ -67,7 +67,7 @@ func (q *query) row(p part, object []byte) (row index.Row, err error) {
 	}
 	if p.hash != "" {
 		if hash := packetHashOf(row); !strings.EqualFold(hash, p.hash) {
-			return row, fmt.Errorf("the upstream was asked for %s", show(p.hash))
+			return row, fmt.Errorf("the upstream returned another packet than the requested %s", show(p.hash))
 		}
 	}
 	if q.t == index.PacketType {
@@ -98,7 +98,7 @@ func overlay(here index.Row, object []byte) ([]byte, error) {
 func (q *query) identity(object []byte) (key, order string) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {
-		return "that is no object", ""
+		return "that is not an object", ""
 	}
 	var texts []string
 	for _, f := range q.t.Key {

@@ -317,15 +317,15 @@ func TestRowsThatCannotBeReadAreReportedAndTheOthersKept(t *testing.T) {
 		{lacking(goodPacket, `"sort_order":"5",`), "packet 0x05: sort_order is missing in a packet", ""},
 		{lacking(goodPacket, `"packet_hash":"0x05",`), "packet without packet_hash: packet_hash is missing in a packet", "5"},
 		{strings.Replace(goodPacket, `"5"`, `5`, 1), "packet 0x05: sort_order must be text", "5"},
-		{strings.Replace(goodPacket, `{`, `{"packet_send_timestamp":"yesterday",`, 1), "packet 0x05: packet_send_timestamp must be a time as RFC 3339 has it", "5"},
+		{strings.Replace(goodPacket, `{`, `{"packet_send_timestamp":"yesterday",`, 1), "packet 0x05: packet_send_timestamp must be an RFC 3339 time", "5"},
 		{strings.Replace(goodPacket, `{`, `{"packet_send_timestamp":"9999-01-01T00:00:00Z",`, 1), "packet 0x05: packet_send_timestamp must be in the years", "5"},
 		{strings.Replace(goodPacket, `{`, `{"traces":[{"type":"SEND_PACKET"}],`, 1), "packet 0x05: universal_chain_id is missing in a traces", "5"},
 		{strings.Replace(goodPacket, `{`, `{"surprise":1,`, 1), "packet 0x05: surprise is not a member of a packet", "5"},
-		{strings.Replace(goodPacket, "0x05", `\u001b[2J`, 1), `packet \x1b[2J: the upstream was asked for 0x05`, "5"},
-		{strings.Replace(goodPacket, "0x05", "0x06", 1), "packet 0x06: the upstream was asked for 0x05", "5"},
+		{strings.Replace(goodPacket, "0x05", `\u001b[2J`, 1), `packet \x1b[2J: the upstream returned another packet than the requested 0x05`, "5"},
+		{strings.Replace(goodPacket, "0x05", "0x06", 1), "packet 0x06: the upstream returned another packet than the requested 0x05", "5"},
 		{strings.Replace(goodPacket, `{`, `{"`+strings.Repeat("x", 1000)+`":1,`, 1), "packet 0x05: " + strings.Repeat("x", 200) + "…", "5"},
 		{`null`, "packet without packet_hash: ", ""},
-		{`[1]`, "packet that is no object: ", ""},
+		{`[1]`, "packet that is not an object: ", ""},
 	} {
 		data := fmt.Sprintf(`{"p0":[%s,%s,%s],"p1":[%s],"n":[{"name":"total_packets","value":"3"},{"name":"other","value":"x"}]}`, goodPacket, test.row, goodPacket, goodTransfer)
 		answers, _, _, err := reader(t, canned{s, data}).Fetch(t.Context(), follower.LookUp(index.PacketType, "0x05"), follower.Page(index.TransferType, "", index.Older, 1))
@@ -354,7 +354,7 @@ func TestAnAnswerOfAnotherFormIsNone(t *testing.T) {
 		`{"p0":[` + goodPacket + `,` + goodPacket + `],"n":[]}`, `{"p0":[],"n":[],"p1":[]}`, `{"p0":[],"n":[` + strings.Repeat(`{},`, 200) + `{}]}`,
 	} {
 		_, _, _, err := reader(t, canned{s, data}).Fetch(t.Context(), follower.Page(index.PacketType, "", index.Older, 1))
-		if appliance.CodeOf(err) != appliance.CodeUpstreamUnavailable || !strings.HasPrefix(err.Error(), "the upstream answered with something else than ") {
+		if appliance.CodeOf(err) != appliance.CodeUpstreamUnavailable || !strings.HasPrefix(err.Error(), "the upstream's answer is not ") {
 			t.Errorf("%s: %v", data, err)
 		}
 	}

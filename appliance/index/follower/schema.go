@@ -194,5 +194,5 @@ func (f introspectedField) field() graphField {
 
 // answeredElse returns the error for an answer of the wrong form.
 func answeredElse(than string, cause error) error {
-	return appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream answered with something else than %s", than).Because(cause)
+	return appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream's answer is not %s", than).Because(cause)
 }

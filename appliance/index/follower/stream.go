@@ -129,7 +129,7 @@ func (f *Follower) recognise(ctx context.Context, snap snapshot) error {
 		return err
 	}
 	if f.index != "" {
-		f.o.Log.Warn("the replica was made anew; all is read again", "upstream", f.o.Address)
+		f.o.Log.Warn("the replica was recreated; all rows are read again", "upstream", f.o.Address)
 		f.watched, f.sweep, f.missing = watches{}, sweep{}, missing{}
 		f.table, f.due.tables = 0, time.Time{}
 		f.update(func(s *Status) {

@@ -9,7 +9,7 @@ import (
 )
 
 // errEnough ends an iteration.
-var errEnough = errors.New("no more is wanted")
+var errEnough = errors.New("the limit is reached")
 
 // restore schedules an immediate lookup of a packet that an earlier follower left behind, unless this follower has
 // already looked it up. It returns false if memory is full.

@@ -50,7 +50,7 @@ func (r *Reader) checkBranch(id uint64, lo, hi []byte, seen []bool) error {
 		return err
 	}
 	if !pg.within(lo, hi) {
-		return fmt.Errorf("page %d: its keys are not those that its parent says", id)
+		return fmt.Errorf("page %d: the keys contradict its parent page", id)
 	}
 	lowest, err := r.isLeaf(pg.child(0))
 	if err != nil {

@@ -39,10 +39,10 @@ const (
 // The errors, for errors.Is.
 var (
 	ErrDamaged  = errors.New("damaged")
-	ErrNoBucket = errors.New("there is no such bucket")
-	ErrStale    = errors.New("the file has moved on")
+	ErrNoBucket = errors.New("bucket not found")
+	ErrStale    = errors.New("the file has a newer transaction")
 
-	ErrNoEntry = errors.New("there is no such entry")
+	ErrNoEntry = errors.New("entry not found")
 )
 
 // CheckMeta returns an error unless one of the file's first two pages is a valid meta page. If neither is valid, bbolt
@@ -58,7 +58,7 @@ func CheckMeta(file io.ReaderAt, pageSize int64) (err error) {
 		if binary.NativeEndian.Uint32(buf[pageHeader:]) == metaMagic && binary.NativeEndian.Uint64(buf[metaChecksum:]) == sum.Sum64() {
 			return nil
 		}
-		err = errors.New("neither of its first two pages is whole")
+		err = errors.New("both meta pages are damaged")
 	}
 	return err
 }
@@ -116,11 +116,11 @@ func (r *Reader) load(id uint64) (*page, error) {
 		return nil, fmt.Errorf("page %d: %w", id, err)
 	}
 	if got := binary.NativeEndian.Uint64(buf); got != id {
-		return nil, fmt.Errorf("page %d: calls itself page %d", id, got)
+		return nil, fmt.Errorf("page %d: the header has page number %d", id, got)
 	}
 	overflow := uint64(binary.NativeEndian.Uint32(buf[12:]))
 	if overflow > maxOverflow || id+overflow >= r.limit {
-		return nil, fmt.Errorf("page %d: claims %d pages more", id, overflow)
+		return nil, fmt.Errorf("page %d: the header claims %d overflow pages", id, overflow)
 	}
 	if overflow > 0 {
 		buf = append(buf, make([]byte, int(overflow)*r.size)...)
@@ -141,7 +141,7 @@ func parsePage(id uint64, buf []byte) (*page, error) {
 		count: int(binary.NativeEndian.Uint16(buf[10:])),
 	}
 	if pg.flags != flagBranch && pg.flags != flagLeaf {
-		return nil, fmt.Errorf("page %d: of no known kind (%#x)", id, pg.flags)
+		return nil, fmt.Errorf("page %d: unknown page type (%#x)", id, pg.flags)
 	}
 	if pageHeader+pg.count*pageElement > len(buf) || pg.flags == flagBranch && pg.count == 0 {
 		return nil, fmt.Errorf("page %d: claims %d entries", id, pg.count)
@@ -178,7 +178,7 @@ func (pg *page) span(i int) (start, ksize, vsize uint64) {
 func (pg *page) checkElement(i int) error {
 	start, ksize, vsize := pg.span(i)
 	if ksize == 0 || start < uint64(pageHeader+pg.count*pageElement) || start+ksize+vsize > uint64(len(pg.buf)) {
-		return errors.New("reaches outside its page")
+		return errors.New("extends beyond its page")
 	}
 	return nil
 }
@@ -279,9 +279,9 @@ func (w *walker) tree(id uint64, lo, hi []byte, depth int) error {
 	case err != nil:
 		return w.lost(lo, hi, err)
 	case depth > maxDepth:
-		return w.lost(lo, hi, fmt.Errorf("page %d: the tree is too deep, or goes in a circle", id))
+		return w.lost(lo, hi, fmt.Errorf("page %d: the tree is too deep or has a cycle", id))
 	case !pg.within(lo, hi):
-		return w.lost(lo, hi, fmt.Errorf("page %d: its keys are not those that its parent says", id))
+		return w.lost(lo, hi, fmt.Errorf("page %d: the keys contradict its parent page", id))
 	case !w.reader.use(pg):
 		return w.lost(lo, hi, fmt.Errorf("page %d: is used twice", id))
 	case pg.flags == flagLeaf:
@@ -306,7 +306,7 @@ func (w *walker) leaf(pg *page, lo, hi []byte) error {
 	}
 	for i := pg.search(w.from); i < pg.count; i++ {
 		if isBucket := pg.leafFlags(i) == flagBucket; isBucket != w.bucket || !isBucket && pg.leafFlags(i) != 0 {
-			if err := w.lost(pg.key(i), nil, fmt.Errorf("page %d: entry %d: of no known kind (%#x)", pg.id, i, pg.leafFlags(i))); err != nil {
+			if err := w.lost(pg.key(i), nil, fmt.Errorf("page %d: entry %d: unknown entry type (%#x)", pg.id, i, pg.leafFlags(i))); err != nil {
 				return err
 			}
 			continue
@@ -341,7 +341,7 @@ func (r *Reader) Buckets() (map[string]Bucket, error) {
 	w := walker{reader: r, bucket: true, visit: func(pg *page, i int) error {
 		value := pg.value(i)
 		if len(value) < bucketHeader {
-			return fmt.Errorf("%w: bucket %q: its entry has %d bytes", ErrDamaged, pg.key(i), len(value))
+			return fmt.Errorf("%w: bucket %q: the entry has %d bytes", ErrDamaged, pg.key(i), len(value))
 		}
 		ref := Bucket{root: binary.NativeEndian.Uint64(value)}
 		if ref.root == 0 {
@@ -391,7 +391,7 @@ func (r *Reader) lookup(bucket string, key []byte) ([]byte, error) {
 	}
 	for depth := 0; err == nil && pg.flags == flagBranch; depth++ {
 		if depth > maxDepth {
-			return nil, fmt.Errorf("page %d: the tree is too deep, or goes in a circle", pg.id)
+			return nil, fmt.Errorf("page %d: the tree is too deep or has a cycle", pg.id)
 		}
 		pg, err = r.cached(pg.child(pg.branchFor(key)))
 	}

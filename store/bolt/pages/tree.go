@@ -68,7 +68,7 @@ func (t *Tree) Find(all []Lookup) {
 			l.id = binary.NativeEndian.Uint64(t.file[l.element(l.low-1)+8:])
 		}
 	}
-	panic("a tree is too deep, or goes in a circle")
+	panic("a tree is too deep or has a cycle")
 }
 
 func (t *Tree) findInline(all []Lookup) {
@@ -97,7 +97,7 @@ func (t *Tree) open(all []Lookup) (kind uint16) {
 			kind = flags
 		}
 		if id != l.id || flags != kind || l.low > l.high {
-			panic(fmt.Sprintf("page %d calls itself page %d, of the kind %#x, with %d entries", l.id, id, flags, l.high))
+			panic(fmt.Sprintf("page %d: the header has page number %d, type %#x and %d entries", l.id, id, flags, l.high))
 		}
 		if i%lookEvery == 0 && !asked {
 			now := time.Now()

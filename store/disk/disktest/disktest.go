@@ -72,7 +72,7 @@ func Mount(t testing.TB) *Disk {
 		ExplicitDataCacheControl: true, // the kernel must not drop its cache after changes behind the mount
 	}})
 	if err != nil {
-		t.Skipf("no file system of our own can be mounted here (needs /dev/fuse, and root or fusermount): %v", err)
+		t.Skipf("cannot mount a file system (needs /dev/fuse, and root or fusermount): %v", err)
 	}
 	t.Cleanup(func() {
 		d.Fail(Faults{})

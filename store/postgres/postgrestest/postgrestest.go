@@ -111,7 +111,7 @@ func somebody() (*syscall.Credential, error) {
 		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
 		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, errors.Join(err, err2)
 	}
-	return nil, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
+	return nil, errors.New("PostgreSQL does not run as root, and the users postgres and nobody do not exist")
 }
 
 // command prepares a program in its own process group, so that Ctrl-C does not reach it.

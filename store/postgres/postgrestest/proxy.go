@@ -336,7 +336,7 @@ func readFrame(r io.Reader, typed bool) ([]byte, error) {
 	}
 	length := int(binary.BigEndian.Uint32(frame[before:]))
 	if length < 4 || length > 1<<30 {
-		return nil, errors.New("no message of PostgreSQL's protocol")
+		return nil, errors.New("not a message of the PostgreSQL protocol")
 	}
 	frame = append(frame, make([]byte, length-4)...)
 	_, err := io.ReadFull(r, frame[before+4:])

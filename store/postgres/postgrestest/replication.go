@@ -71,7 +71,7 @@ func (s *Server) await(tb testing.TB, condition string) {
 	tb.Helper()
 	for deadline := time.Now().Add(30 * time.Second); s.Query(tb, Owner, condition) != "true"; {
 		if time.Now().After(deadline) {
-			tb.Fatalf("postgrestest: %s has not come true in %s\n%s", condition, s.Name, s.Log())
+			tb.Fatalf("postgrestest: %s is still false after %s\n%s", condition, s.Name, s.Log())
 		}
 		time.Sleep(10 * time.Millisecond) // between two polls
 	}

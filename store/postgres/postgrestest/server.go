@@ -56,7 +56,7 @@ func NewSmallServer(tb testing.TB, size int64, settings Settings) *Server {
 	tb.Helper()
 	s := newServer(tb, "first", settings)
 	if err := syscall.Mount("tmpfs", s.Dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
-		tb.Skipf("no small file system can be mounted here (needs root): %v", err)
+		tb.Skipf("cannot mount a small file system (needs root): %v", err)
 	}
 	tb.Cleanup(func() { s.kill(); check(tb, syscall.Unmount(s.Dir, syscall.MNT_DETACH)) })
 	check(tb, s.tools.give(s.Dir))

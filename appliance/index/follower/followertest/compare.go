@@ -20,7 +20,7 @@ import (
 func Await(tb testing.TB, within time.Duration, what string, holds func() bool) {
 	tb.Helper()
 	if !Holds(within, holds) {
-		tb.Fatalf("waited %v in vain: %s", within, what)
+		tb.Fatalf("timed out after %v: %s", within, what)
 	}
 }
 
@@ -104,7 +104,7 @@ func Differences(tb testing.TB, want, got index.Index) (differences []string) {
 			}
 		}
 		for _, key := range slices.Sorted(maps.Keys(there)) {
-			differences = append(differences, fmt.Sprintf("%s %s is too much", t.Name, key))
+			differences = append(differences, fmt.Sprintf("%s %s is surplus", t.Name, key))
 		}
 	}
 	return differences

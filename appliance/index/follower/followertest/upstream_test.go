@@ -81,7 +81,7 @@ func TestDifferencesAreNamed(t *testing.T) {
 		!strings.HasPrefix(differences[1], "transfer "+changed+": base_amount is \"7\", want ") {
 		t.Errorf("%q", differences)
 	}
-	if back := followertest.Differences(t, other, u.Index); len(back) != 2 || back[0] != "chain "+removed+" is too much" {
+	if back := followertest.Differences(t, other, u.Index); len(back) != 2 || back[0] != "chain "+removed+" is surplus" {
 		t.Errorf("%q", back)
 	}
 	noted := recorder{TB: t}
