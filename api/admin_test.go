@@ -294,7 +294,7 @@ func TestTheOperatorLearnsHowAReloadWent(t *testing.T) {
 	}
 	o.reload = func() ([]string, error) { return nil, errors.New("log.level: \"loud\"") }
 	_, err := o.client.Reload(t.Context())
-	if client.CodeOf(err) != api.CodeReloadRefused || !strings.Contains(err.Error(), `the old one stays: log.level: "loud"`) {
+	if client.CodeOf(err) != api.CodeReloadRefused || !strings.Contains(err.Error(), `the old one stays in effect: log.level: "loud"`) {
 		t.Errorf("%v", err)
 	}
 }

@@ -30,7 +30,7 @@ func TestTheThreeAnswers(t *testing.T) {
 			"good: operational", "good: verified: 1 200 records audited 5 min ago, 34 since", "good: up to date: 2 s behind https://up.example"},
 		{"an operator paused it", wire.Status{Signing: wire.Signing{State: wire.SigningPaused, Why: "upgrade", Remedy: "attestd resume"}},
 			"bad: paused: upgrade: Requests for attestations get 503 and can be retried.: attestd resume", "warn: not verified yet", ": from the upstream"},
-		{"the watchtower halted it", wire.Status{Signing: wire.Signing{State: wire.SigningHalted}}, "bad: Halted", "warn:", ":"},
+		{"the watchtower halted it", wire.Status{Signing: wire.Signing{State: wire.SigningHalted}}, "bad: halted", "warn:", ":"},
 		{"the HSM is away", wire.Status{Signing: wire.Signing{State: wire.SigningFailing, Why: "the HSM is not available"}}, "bad: failing: the HSM is not available", "warn:", ":"},
 		{"the journal is damaged", wire.Status{Journal: audited(1)}, "bad:", "bad: damaged: 1 fault found by the audit of 2026-01-31 11:55:00Z", ":"},
 		{"the journal's disk fails", wire.Status{Failing: map[string]string{"journal": "disk I/O error"}}, "bad:", "bad: unknown: disk I/O error", ":"},

@@ -137,7 +137,7 @@ func TestAFileThatIsNoCheckpointIsNotAudited(t *testing.T) {
 		"":                              {http.StatusBadRequest, "is empty"},
 		" \n":                           {http.StatusBadRequest, "is empty"},
 		strings.Repeat("a", 20<<10):     {http.StatusBadRequest, "more than 16384 bytes"},
-		strings.Repeat("a", (64<<10)+1): {http.StatusRequestEntityTooLarge, "more than 65536 bytes"},
+		strings.Repeat("a", (64<<10)+1): {http.StatusRequestEntityTooLarge, "larger than 65536 bytes"},
 	} {
 		var form bytes.Buffer
 		parts := multipart.NewWriter(&form)

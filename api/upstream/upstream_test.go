@@ -186,7 +186,7 @@ func TestQueryTellsFailures(t *testing.T) {
 		{"empty", says(200, mediaJSON, ""), unavailable, "is not GraphQL", 0},
 		{"too large", says(200, mediaJSON, `{"data": {"a": "`+strings.Repeat("x", 1<<20)+`"}}`), unavailable, "too large", 0},
 		{"gzip that is none", says(200, mediaJSON, `{"data": {}}`, "Content-Encoding", "gzip"), unavailable, "gzip", 0},
-		{"redirect", says(302, "", "", "Location", "https://elsewhere.example/graphql"), unavailable, `HTTP 302 to "https://elsewhere.example/graphql"`, 0},
+		{"redirect", says(302, "", "", "Location", "https://elsewhere.example/graphql"), unavailable, `HTTP 302 redirect to "https://elsewhere.example/graphql"`, 0},
 		{"cut before the answer", cut(""), unavailable, "EOF", 0},
 		{"cut in the header", cut("HTTP/1.1 200 OK\r\nContent-Type:"), unavailable, "EOF", 0},
 		{"cut in the body", cut("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"data\": {}}"), unavailable, "read the answer: unexpected EOF", 0},

@@ -38,7 +38,7 @@ export default async function attestations() {
     await page.getByRole("link", { name: id }).click()
     await verdict(page).getByText(/^Checked in this browser: \d+ hashes lead from record \d+ to the root .* which the log's key has signed\.$/).waitFor()
     await page.locator(".node.root", { hasText: "as in the checkpoint" }).waitFor()
-    const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("link", { name: "Download the proof" }).click()])
+    const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("link", { name: "Download the proof", exact: true }).click()])
     assert.equal(download.suggestedFilename(), `${id}.tlog-proof`)
     await page.context().close()
   })

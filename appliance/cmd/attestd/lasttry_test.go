@@ -73,7 +73,7 @@ func TestDoctorNeverTriesThePINAtItsLastTry(t *testing.T) {
 		if err == nil {
 			t.Errorf("%s ends well", command)
 		}
-		if want := "one more wrong PIN locks the token, so attestd "; !strings.Contains(string(out), want) {
+		if want := "one more wrong PIN locks the token"; !strings.Contains(string(out), want) {
 			t.Errorf("%s does not say %q:\n%s", command, want, out)
 		}
 	}

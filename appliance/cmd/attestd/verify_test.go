@@ -97,7 +97,7 @@ func TestVerifyTellsTheTruth(t *testing.T) {
 		"addresses that are not the caller's":      {file: own.attests(t, swapped, usual, nil), args: trusting(own, addresses...), verdict: verify.Bad, results: "bad, ok, ok", says: []string{"the command line has", "the file has"}},
 		"a hash of other addresses":                {file: attested{own.attests(t, swapped, usual, nil).Attestation, pair, usual, nil}, args: trusting(own), verdict: verify.Bad, results: "bad, ok, ok"},
 		"the API's answer, for other addresses":    {file: own.attests(t, swapped, usual, nil).Attestation, args: trusting(own, addresses...), verdict: verify.Bad, results: "bad, ok, ok"},
-		"another scheme than the appliance's":      {file: own.attests(t, pair, other, nil), config: config, verdict: verify.Bad, results: "bad, ok, ok", says: []string{"the file has scheme keccak256, but the configuration says keccak256-bn254"}},
+		"another scheme than the appliance's":      {file: own.attests(t, pair, other, nil), config: config, verdict: verify.Bad, results: "bad, ok, ok", says: []string{"the file has scheme keccak256, but the configuration has keccak256-bn254"}},
 		"another domain than the appliance's":      {file: own.attests(t, pair, typed, elsewhere), config: typedConfig, verdict: verify.Bad, results: "bad, ok, ok", says: []string{"EIP-712 domain differs"}},
 		"a scheme that does not exist":             {file: attested{ownFile.Attestation, pair, "rot13", nil}, args: trusting(own), verdict: verify.Bad, results: "bad, ok, ok", says: []string{`unknown digest scheme \"rot13\"`}},
 		"no signature of anybody":                  {file: ofNobody, args: trusting(own), verdict: verify.Bad, results: "unchecked, bad, unchecked", says: []string{"v is 26"}},
