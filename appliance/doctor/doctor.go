@@ -69,6 +69,7 @@ func checks() []checkup {
 		{"database", checkDatabase},
 		{"journal", checkJournal},
 		{"mark", checkMark},
+		{"quorum", checkQuorum},
 		{"chain", checkChain},
 		{"witnesses", checkWitnesses},
 		{"sinks", checkSinks},

@@ -51,7 +51,7 @@ again, since only its SHA-256 is kept.`,
 	f.StringVar(&name, "name", "", "who or what the key is for (required)")
 	f.StringVar(&rate, "rate", "default", "requests allowed: N/s, N/m, N/h, unlimited, or default for limits.default_rate")
 	f.StringVar(&expires, "expires", "", "when it ends: a duration from now such as 90d or 12h, a date such as 2027-01-31 (its beginning, UTC), or a time such as 2027-01-31T12:00:00Z")
-	f.StringSliceVar(&scopes, "scope", nil, "what it may do: attest, graphql; may be repeated (default: all)")
+	f.StringSliceVar(&scopes, "scope", nil, "what it may do: attest, graphql, cosign (sign as a member of a quorum); may be repeated (default: attest and graphql)")
 	f.StringSliceVar(&allowFrom, "allow-from", nil, "client networks that may use it, such as 10.1.0.0/16; may be repeated (default: any)")
 	f.StringVar(&attestor, "attestor", "", "name of the attestor key of hsm.keys that signs for it (default: the one that signs for all that are bound to none)")
 	return cmd
