@@ -58,6 +58,7 @@ type AdminOptions struct {
 	Redemptions  chain.Store
 	ReplicaReady func() error // see Options
 	Witnesses    Witnesses    // nil means no witnesses
+	Quorum       Quorum       // nil means that this appliance signs alone
 	Routes       []Route      // additional routes; their Scope and Rate are ignored
 
 	Logger *slog.Logger     // nil means slog.Default
@@ -102,7 +103,7 @@ func NewAdmin(opts AdminOptions) *Admin {
 		ReadTimeout: adminReadTimeout, IdleTimeout: adminIdleTimeout, EachWriteTimeout: adminWriteTimeout,
 		Connections: connectionLimits{Most: adminConnections},
 	})
-	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), a.chainRoutes(), a.consoleRoutes(), opts.Routes)
+	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), a.chainRoutes(), a.quorumRoutes(), a.consoleRoutes(), opts.Routes)
 	for _, r := range a.routes {
 		a.mount(r)
 	}

@@ -43,12 +43,13 @@ func (s *Server) attest(c *fiber.Ctx) (err error) {
 }
 
 // attestationOf returns the JSON of an entry's attestation. It copies the JSON from the start of the entry's leaf
-// (appliance.EncodeLeaf) and adds the signature's bytes, which the leaf lacks.
+// (appliance.EncodeLeaf) and adds the signature's bytes, which the leaf lacks. An attestation of a quorum has more in the
+// answer.
 func attestationOf(e appliance.Entry) []byte {
 	attestation, _, isRecord := bytes.Cut(e.Leaf, []byte(`,"unspendableAddress":`))
 	signed, signer, hasSigner := bytes.Cut(attestation, []byte(`},"signerAddress":`))
-	if !isRecord || !hasSigner {
-		attestation, _ := json.Marshal(e.Record.Attestation) // hex strings and a number: cannot fail
+	if !isRecord || !hasSigner || e.Record.Quorum != nil {
+		attestation, _ := json.Marshal(wire.NewAttestation(e.Record)) // hex strings and a number: cannot fail
 		return attestation
 	}
 	signature := e.Record.Signature.Bytes()
@@ -85,8 +86,9 @@ func (s *Server) readBack(c *fiber.Ctx) error {
 		return err
 	}
 	r := e.Record
+	made := wire.NewAttestation(r)
 	return sendJSON(c, fiber.StatusOK, wire.ReadBack{
-		Attestation: r.Attestation, Request: r.Request, Scheme: r.Scheme, Domain: r.Domain, Time: r.Time,
+		Attestation: made.Attestation, Signatures: made.Signatures, Request: r.Request, Scheme: r.Scheme, Domain: r.Domain, Time: r.Time,
 		Leaf: e.Leaf, Proof: proof,
 	})
 }

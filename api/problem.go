@@ -54,6 +54,7 @@ var statuses = map[appliance.Code]int{
 	appliance.CodePolicyKey:         fiber.StatusForbidden,
 	appliance.CodePolicyHours:       fiber.StatusForbidden,
 	appliance.CodePolicySecond:      fiber.StatusForbidden,
+	appliance.CodeQuorumRefused:     fiber.StatusForbidden,
 
 	appliance.CodeNotFound:   fiber.StatusNotFound,
 	CodeMethodNotAllowed:     fiber.StatusMethodNotAllowed,
@@ -81,6 +82,7 @@ var statuses = map[appliance.Code]int{
 	appliance.CodeShuttingDown:           fiber.StatusServiceUnavailable,
 	appliance.CodePaused:                 fiber.StatusServiceUnavailable,
 	appliance.CodeHalted:                 fiber.StatusServiceUnavailable,
+	appliance.CodeQuorumUnreachable:      fiber.StatusServiceUnavailable,
 
 	appliance.CodeUpstreamUnavailable: fiber.StatusServiceUnavailable,
 	appliance.CodeAttestorMismatch:    fiber.StatusServiceUnavailable,
@@ -124,7 +126,7 @@ func writeProblem(rctx *fasthttp.RequestCtx, e *appliance.Error, requestID strin
 	status := statuses[e.Code]
 	body, _ := json.Marshal(wire.Problem{ // strings and numbers only: cannot fail
 		Type: "about:blank", Title: fasthttp.StatusMessage(status), Status: status,
-		Detail: e.Detail, Message: e.Detail, Code: e.Code, Field: e.Field, RequestID: requestID,
+		Detail: e.Detail, Message: e.Detail, Code: e.Code, Field: e.Field, RequestID: requestID, Members: e.Members,
 	})
 	resp := &rctx.Response
 	resp.Header.SetContentType("application/problem+json")

@@ -65,7 +65,7 @@ func newRig(t testing.TB, options ...func(*api.Options)) *rig {
 	r.attestor, r.log = newAttestor(t)
 	r.signer = &gate{Signer: r.attestor.Signer}
 	r.attestor.Signer, r.attestor.Now = r.signer, r.clock.Now
-	r.token, r.key = r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited})
+	r.token, r.key = r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited, Scopes: appliance.Scopes})
 	opts := testOptions(r.attestor)
 	opts.LogVerifier, opts.Registry, opts.Now = r.log.VerifierText, r.registry, r.clock.Now
 	opts.Logger = slog.New(slog.NewJSONHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))

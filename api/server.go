@@ -26,6 +26,7 @@ import (
 type Options struct {
 	Attestor    *appliance.Attestor
 	LogVerifier string // the log's verifier key (C2SP signed-note vkey), published at /functions/v1/attestor
+	Version     string // of attestd, for the other members of a quorum
 
 	DefaultRate   appliance.Rate // of an API key without a rate of its own
 	AnonymousRate appliance.Rate // of requests without a valid API key, from one client address (IPv6: one /64)
@@ -268,13 +269,18 @@ func (s *Server) Activity() *Activity {
 // keyShare is the divisor of MaxConnections that gives one API key's limit: a quarter.
 const keyShare = 4
 
-const attestPath = "/functions/v1/attest"
+const (
+	attestPath = "/functions/v1/attest"
+	cosignPath = "/functions/v1/cosign"
+)
 
 func (s *Server) ownRoutes() []Route {
 	own, anyone := s.opts.Origins, []string{AnyOrigin}
 	return []Route{
 		{Method: fiber.MethodPost, Path: attestPath, Scope: appliance.ScopeAttest, BodyLimit: s.opts.AttestBodyLimit, Origins: own, Handler: s.attest},
 		{Method: fiber.MethodGet, Path: attestPath + "/:id", Scope: appliance.ScopeAttest, Origins: own, Handler: s.readBack},
+		{Method: fiber.MethodPost, Path: cosignPath, Scope: appliance.ScopeCosign, BodyLimit: s.opts.AttestBodyLimit, Handler: s.cosign},
+		{Method: fiber.MethodGet, Path: cosignPath, Scope: appliance.ScopeCosign, Handler: s.cosigner},
 		{Method: fiber.MethodGet, Path: "/functions/v1/attestor", Origins: anyone, Handler: s.describe},
 		{Method: fiber.MethodGet, Path: landingPath, Origins: anyone, Handler: s.landing},
 		{Method: fiber.MethodGet, Path: "/favicon.svg", Handler: s.favicon},

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,8 +34,11 @@ type Attestation struct {
 }
 
 // Verify checks that the signature is well-formed and recovers to SignerAddress. It cannot check the addresses behind
-// the hash; see Scheme.Digest.
+// the hash; see Scheme.Digest. The SignerAddress of a quorum is a contract, which does not sign: use VerifyQuorum.
 func (a Attestation) Verify() error {
+	if a.Signature.Joined != "" {
+		return errors.New("a quorum signed this attestation, for a contract: check it with the addresses of the members")
+	}
 	signer, err := a.Signature.Recover(a.Hash)
 	if err != nil {
 		return err
@@ -53,8 +57,10 @@ type Record struct {
 	Domain         *EIP712Domain `json:"domain,omitempty"` // only for SchemeEIP712
 	KeyID          string        `json:"keyId"`            // public id of the API key that requested it
 	IdempotencyKey string        `json:"idempotencyKey,omitempty"`
-	Time           time.Time     `json:"time"` // UTC; set by the journal, never earlier than the previous record
-	Salt           Salt          `json:"salt"` // prevents guessing the addresses from the leaf's public hash
+	Coordinator    string        `json:"coordinator,omitempty"` // origin of the log of the appliance for which this one cosigned
+	Quorum         *Quorum       `json:"quorum,omitempty"`      // nil unless several appliances signed
+	Time           time.Time     `json:"time"`                  // UTC; set by the journal, never earlier than the previous record
+	Salt           Salt          `json:"salt"`                  // prevents guessing the addresses from the leaf's public hash
 }
 
 // Verify checks the record on its own: the hash is the digest of its addresses under its scheme, and the signature
@@ -70,10 +76,15 @@ func (r Record) verify(signer *Verifier) error {
 	if want := scheme.Digest(r.Request); want != r.Hash {
 		return fmt.Errorf("the hash is %s, but %s of the two addresses is %s", r.Hash, r.Scheme, want)
 	}
-	if signer != nil && signer.Signed(r.Hash, r.Signature) {
+	if signer == nil || !signer.Signed(r.Hash, r.Signature) {
+		if err := r.Attestation.Verify(); err != nil {
+			return err
+		}
+	}
+	if r.Quorum == nil {
 		return nil
 	}
-	return r.Attestation.Verify()
+	return r.Quorum.verify(r.Attestation)
 }
 
 // Digest is the 32 bytes that are signed. Its text form is 0x and 64 lower-case hex digits.
@@ -107,6 +118,10 @@ func (s *Salt) UnmarshalText(text []byte) error {
 type Signature struct {
 	R, S [32]byte // big-endian
 	V    byte     // 27 or 28: the parity of the y coordinate of the point R
+
+	// Joined is set in the answer of a quorum: 65 bytes for each member's signature, as in Bytes, in ascending order of
+	// the signers' addresses. R, S and V are one of them, the coordinator's.
+	Joined string
 }
 
 var secp256k1HalfN = new(big.Int).Rsh(crypto.S256().Params().N, 1)
@@ -187,15 +202,20 @@ type signatureJSON struct {
 	Bytes string `json:"bytes"`
 }
 
-// MarshalJSON returns r and s as 0x and 64 hex digits, v as a number and, for contracts, Bytes as 0x and 130 hex
-// digits.
+// MarshalJSON returns r and s as 0x and 64 hex digits, v as a number and, for contracts, Joined or Bytes as 0x and 130
+// hex digits per signature.
 func (sig Signature) MarshalJSON() ([]byte, error) {
 	b := sig.Bytes()
-	return json.Marshal(signatureJSON{R: sig.R, S: sig.S, V: sig.V, Bytes: "0x" + hex.EncodeToString(b[:])})
+	bytes := b[:]
+	if sig.Joined != "" {
+		bytes = []byte(sig.Joined)
+	}
+	return json.Marshal(signatureJSON{R: sig.R, S: sig.S, V: sig.V, Bytes: "0x" + hex.EncodeToString(bytes)})
 }
 
 // UnmarshalJSON reads the output of MarshalJSON. The member bytes may be missing, as in a leaf. If present, it must
-// equal r, s and v, so that a contract gets the same signature that was checked.
+// equal r, s and v, or be several signatures with r, s and v among them, so that a contract gets the same signature that
+// was checked.
 func (sig *Signature) UnmarshalJSON(data []byte) error {
 	var j signatureJSON
 	if err := json.Unmarshal(data, &j); err != nil {
@@ -203,10 +223,30 @@ func (sig *Signature) UnmarshalJSON(data []byte) error {
 	}
 	*sig = Signature{R: j.R, S: j.S, V: j.V}
 	b := sig.Bytes()
-	if j.Bytes != "" && !strings.EqualFold(j.Bytes, "0x"+hex.EncodeToString(b[:])) {
-		return errors.New("signature.bytes must be the concatenation of r, s and v")
+	if j.Bytes == "" || strings.EqualFold(j.Bytes, "0x"+hex.EncodeToString(b[:])) {
+		return nil
+	}
+	digits, _ := strings.CutPrefix(j.Bytes, "0x")
+	joined, err := hex.DecodeString(digits)
+	sig.Joined = string(joined)
+	if err != nil || len(joined)%len(b) != 0 || !slices.Contains(sig.parts(), Signature{R: j.R, S: j.S, V: j.V}) {
+		return errors.New("signature.bytes must be the concatenation of r, s and v, or of several such signatures with this one among them")
 	}
 	return nil
+}
+
+// parts returns the signatures of Joined, or the only one.
+func (sig Signature) parts() (all []Signature) {
+	if sig.Joined == "" {
+		return []Signature{sig}
+	}
+	for b := range slices.Chunk([]byte(sig.Joined), 65) {
+		if len(b) < 65 {
+			return append(all, Signature{}) // recovers nobody
+		}
+		all = append(all, Signature{R: [32]byte(b[:32]), S: [32]byte(b[32:64]), V: b[64]})
+	}
+	return all
 }
 
 // AddressOf returns the address of a public key (65 bytes, SEC 1 uncompressed).

@@ -48,6 +48,10 @@ type Attestor struct {
 	// attestation of that address, if the policy is WarnOfSecond. It may be nil.
 	Second func(e Entry, first Record)
 
+	// Cosign asks all other members of the quorum for their signatures and returns at once. join waits until enough have
+	// signed, and returns their signatures with the given one. Nil means that this appliance signs alone.
+	Cosign func(ctx context.Context, r CosignRequest) (join func(own Attestation) (*Quorum, error))
+
 	// Uses counts the signatures of each API key. It may be nil.
 	Uses *KeyUse
 
@@ -64,9 +68,13 @@ func (a *Attestor) Govern(p *Policy) { a.policy.Store(p) }
 
 // Call is one request for an attestation by an authenticated API key.
 type Call struct {
-	Key            APIKey // authenticated and authorised for ScopeAttest
+	Key            APIKey // authenticated and authorised for ScopeAttest, or ScopeCosign with a Coordinator
 	Request        Request
 	IdempotencyKey string // empty means none
+
+	// Coordinator is the origin of the log of the appliance that asks for a signature, under the id of its request as
+	// the IdempotencyKey. Empty means that a client asks. A coordinator's request never asks other members.
+	Coordinator string
 }
 
 // MaxIdempotencyKey is the longest Idempotency-Key, in bytes.
@@ -92,7 +100,8 @@ func ValidateIdempotencyKey(s string) error {
 // Other errors: CodeAPIKeyRevoked and CodeAPIKeyExpired, if the key was revoked or expired at any time before the
 // record is written; CodePaused and CodeHalted; the errors of a Policy, whose address rules also apply to replays;
 // CodeInvalidIdempotencyKey, CodeHSMUnavailable, CodeAttestorKeyUnavailable, CodeJournalUnavailable, CodeJournalLost,
-// CodeOverloaded, CodeTimeout. After any error, no signature has left the appliance that is not in the journal.
+// CodeOverloaded, CodeTimeout, CodeQuorumUnreachable, CodeQuorumRefused. After any error, no signature has left the
+// appliance that is not in the journal.
 func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed bool, err error) {
 	e, replayed, err = a.answer(ctx, call)
 	if IsRefusal(err) {
@@ -124,22 +133,45 @@ func (a *Attestor) answer(ctx context.Context, call Call) (e Entry, replayed boo
 	if err := ValidateIdempotencyKey(call.IdempotencyKey); err != nil {
 		return Entry{}, false, err
 	}
-	done, err := a.repeats.enter(ctx, call.Key.ID+" "+call.IdempotencyKey)
+	asker := call.Key.ID
+	if call.Coordinator != "" {
+		asker = call.Coordinator
+	}
+	done, err := a.repeats.enter(ctx, asker+" "+call.IdempotencyKey)
 	if err != nil {
 		return Entry{}, false, err
 	}
 	defer done()
-	e, err = a.Journal.ByIdempotencyKey(ctx, call.Key.ID, call.IdempotencyKey)
+	e, err = a.earlier(ctx, call)
 	switch {
 	case CodeOf(err) == CodeNotFound:
 		e, replayed, err = a.attest(ctx, call)
 	case err == nil:
 		replayed = true
 	}
-	if err == nil && e.Record.Request != call.Request {
+	if err == nil && (e.Record.Request != call.Request || e.Record.Coordinator != call.Coordinator) {
 		return Entry{}, false, Errorf(CodeIdempotencyMismatch, "this Idempotency-Key was used for another request")
 	}
 	return e, replayed, err
+}
+
+// earlier returns the entry of an earlier call with the same idempotency key, or CodeNotFound. A coordinator's request
+// is the same under another API key, too: its key may be replaced between two attempts.
+func (a *Attestor) earlier(ctx context.Context, call Call) (Entry, error) {
+	if call.Coordinator == "" {
+		return a.Journal.ByIdempotencyKey(ctx, call.Key.ID, call.IdempotencyKey)
+	}
+	hash := a.Scheme.Digest(call.Request)
+	same, err := a.Journal.List(ctx, JournalQuery{Hash: &hash, Limit: MaxListed})
+	for _, e := range same {
+		if r := e.Record; r.Coordinator == call.Coordinator && r.IdempotencyKey == call.IdempotencyKey {
+			return e, nil
+		}
+	}
+	if err == nil {
+		err = Errorf(CodeNotFound, "no attestation for this request of the coordinator")
+	}
+	return Entry{}, err
 }
 
 func (a *Attestor) stopped() error {
@@ -170,12 +202,13 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 		Domain:         a.Scheme.Domain,
 		KeyID:          call.Key.ID,
 		IdempotencyKey: call.IdempotencyKey,
+		Coordinator:    call.Coordinator,
 	}
 	admission := &admission{attestor: a}
 	if err := admission.early(ctx, r); err != nil {
 		return Entry{}, false, err
 	}
-	if r.Signature, err = a.sign(ctx, signer, call.Key.ID, r.Hash); err != nil {
+	if r.Signature, r.Quorum, err = a.signAll(ctx, r.Attestation, signer, call); err != nil {
 		return Entry{}, false, err
 	}
 	now := a.Now()
@@ -188,6 +221,39 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 		a.Second(e, *admission.second)
 	}
 	return e, replayed, err
+}
+
+// signAll signs, and joins the signatures of the other members of the quorum. Without a quorum, the second result is
+// nil.
+func (a *Attestor) signAll(ctx context.Context, own Attestation, signer *seat, call Call) (s Signature, q *Quorum, err error) {
+	if a.Cosign == nil || call.Coordinator != "" {
+		s, err = a.sign(ctx, signer, call.Key.ID, own.Hash)
+		return s, nil, err
+	}
+	join := a.Cosign(ctx, CosignRequest{Request: call.Request, Hash: own.Hash, ID: cosignID(call, own.ID, own.Hash)})
+	if own.Signature, err = a.sign(ctx, signer, call.Key.ID, own.Hash); err != nil {
+		return s, nil, err
+	}
+	q, err = join(own)
+	return own.Signature, q, err
+}
+
+// Trial signs a trial digest for another member of the quorum, with the key that signs for this API key. It shows that
+// this appliance would cosign, and records nothing, because no contract accepts the signature; see TrialDigest.
+func (a *Attestor) Trial(ctx context.Context, key APIKey) (trial Attestation, err error) {
+	signer, err := a.seatOf(key)
+	if err == nil {
+		err = a.stopped()
+	}
+	if err == nil {
+		err = a.Journal.Ready(ctx)
+	}
+	if err != nil {
+		return trial, err
+	}
+	trial.Hash, trial.SignerAddress = TrialDigest(), signer.Signer.Address()
+	trial.Signature, err = a.sign(ctx, signer, key.ID, trial.Hash)
+	return trial, err
 }
 
 func (a *Attestor) sign(ctx context.Context, by *seat, keyID string, d Digest) (Signature, error) {

@@ -56,6 +56,11 @@ const (
 	CodePaused                 Code = "paused" // by an operator; see appliance/stop
 	CodeHalted                 Code = "halted" // by the watchtower
 
+	// Fewer members of the quorum answered than must sign, or so many refused that too few were left. Error.Members has
+	// the reasons.
+	CodeQuorumUnreachable Code = "quorum_unreachable"
+	CodeQuorumRefused     Code = "quorum_refused"
+
 	// The upstream of the reads is temporarily at fault.
 	CodeUpstreamUnavailable Code = "upstream_unavailable"
 
@@ -74,6 +79,8 @@ type Error struct {
 	Field      string        // the request member at fault, or empty
 	RetryAfter time.Duration // when to repeat the request; zero means unknown
 	Cause      error         // for the operator's log; may be nil
+
+	Members []MemberFailure // of CodeQuorumUnreachable and CodeQuorumRefused: why members did not sign
 }
 
 // Errorf returns an Error with a formatted detail. It does not support %w: details are for clients, causes are not; see

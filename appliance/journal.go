@@ -103,7 +103,7 @@ type Entry struct {
 func (e Entry) WithoutAddresses() Entry {
 	e.Leaf = nil
 	e.Record.Request, e.Record.Hash, e.Record.Signature = Request{}, Digest{}, Signature{}
-	e.Record.Salt, e.Record.IdempotencyKey = Salt{}, ""
+	e.Record.Salt, e.Record.IdempotencyKey, e.Record.Quorum = Salt{}, "", nil
 	if e.Event != nil {
 		event := *e.Event
 		event.Salt, event.Details = Salt{}, maps.Clone(event.Details)
@@ -220,6 +220,16 @@ func EncodeLeaf(r Record) ([]byte, error) {
 	b = appendJSON(append(b, `,"keyId":`...), r.KeyID)
 	if r.IdempotencyKey != "" {
 		b = appendJSON(append(b, `,"idempotencyKey":`...), r.IdempotencyKey)
+	}
+	if r.Coordinator != "" {
+		b = appendJSON(append(b, `,"coordinator":`...), r.Coordinator)
+	}
+	if r.Quorum != nil {
+		quorum, err := json.Marshal(r.Quorum)
+		if err != nil {
+			return nil, fmt.Errorf("record: %w", err)
+		}
+		b = append(append(b, `,"quorum":`...), quorum...)
 	}
 	when, err := r.Time.UTC().MarshalJSON()
 	if err != nil {

@@ -58,10 +58,11 @@ type Scope string
 const (
 	ScopeAttest  Scope = "attest"  // request attestations and read back one's own
 	ScopeGraphQL Scope = "graphql" // run GraphQL queries, if graphql.require_key is set
+	ScopeCosign  Scope = "cosign"  // request signatures as another member of the quorum
 )
 
-// Scopes lists all scopes.
-var Scopes = []Scope{ScopeAttest, ScopeGraphQL}
+// Scopes lists all scopes. A key that is created without a scope has the first two: it is a client's.
+var Scopes = []Scope{ScopeAttest, ScopeGraphQL, ScopeCosign}
 
 // ParseScope returns the named scope.
 func ParseScope(s string) (Scope, error) {
@@ -74,7 +75,7 @@ func ParseScope(s string) (Scope, error) {
 // KeyRequest describes a new API key.
 type KeyRequest struct {
 	Name      string         `json:"name"`
-	Scopes    []Scope        `json:"scopes"` // empty means all
+	Scopes    []Scope        `json:"scopes"` // empty means attest and graphql
 	Rate      Rate           `json:"rate"`
 	AllowFrom []netip.Prefix `json:"allowFrom,omitempty"`
 	Attestor  string         `json:"attestor,omitempty"` // see CheckBinding
@@ -118,7 +119,7 @@ func NewAPIKey(req KeyRequest, now time.Time) (key APIKey, token string, err err
 		Created: now.UTC().Truncate(time.Second), Expires: req.Expires.UTC(),
 	}
 	if len(key.Scopes) == 0 {
-		key.Scopes = slices.Clone(Scopes)
+		key.Scopes = slices.Clone(Scopes[:2])
 	}
 	return key, tokenPrefix + id + "_" + secret, nil
 }

@@ -141,10 +141,11 @@ func (p *Policy) zone() *time.Location {
 	return p.Zone
 }
 
-// IsRefusal reports whether an error means that screening or the policy refused a request.
+// IsRefusal reports whether an error means that screening or the policy refused a request, here or at other members of
+// the quorum.
 func IsRefusal(err error) bool {
 	switch CodeOf(err) {
-	case CodeScreened, CodePolicyDeny, CodePolicyAllow, CodePolicyKey, CodePolicyHours, CodePolicyCap, CodePolicySecond:
+	case CodeScreened, CodePolicyDeny, CodePolicyAllow, CodePolicyKey, CodePolicyHours, CodePolicyCap, CodePolicySecond, CodeQuorumRefused:
 		return true
 	}
 	return false

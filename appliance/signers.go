@@ -122,6 +122,17 @@ func (a *Attestor) now() *seats {
 	return a.seats.Load()
 }
 
+// SignerOf returns the address of the attestor key that signs for an API key.
+//
+// Errors: CodeAttestorKeyUnavailable.
+func (a *Attestor) SignerOf(key APIKey) (Address, error) {
+	signer, err := a.seatOf(key)
+	if err != nil {
+		return Address{}, err
+	}
+	return signer.Signer.Address(), nil
+}
+
 // seatOf returns the attestor key that signs for an API key.
 //
 // Errors: CodeAttestorKeyUnavailable.

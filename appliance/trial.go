@@ -19,3 +19,6 @@ func TrialDigest() Digest {
 	digest[0] = 0xff
 	return digest
 }
+
+// IsTrial reports whether TrialDigest can have returned a digest, by its first byte.
+func IsTrial(d Digest) bool { return d[0] == 0xff }

@@ -19,12 +19,30 @@ type Problem struct {
 	Code      appliance.Code `json:"code"`
 	Field     string         `json:"field,omitempty"` // the invalid member of the request
 	RequestID string         `json:"requestId,omitempty"`
+
+	Members []appliance.MemberFailure `json:"members,omitempty"` // of a quorum, which did not sign
+}
+
+// Attestation is the answer of POST /functions/v1/attest.
+type Attestation struct {
+	appliance.Attestation
+	Signatures []appliance.MemberSignature `json:"signatures,omitempty"` // of the members, if a quorum signed
+}
+
+// NewAttestation returns a record's attestation in its wire form.
+func NewAttestation(r appliance.Record) Attestation {
+	a := Attestation{Attestation: r.Answer()}
+	if r.Quorum != nil {
+		a.Signatures = r.Quorum.Signatures
+	}
+	return a
 }
 
 // ReadBack is the answer of GET /functions/v1/attest/{id}: an attestation, its request, and the proof that it is in the
 // log.
 type ReadBack struct {
 	appliance.Attestation
+	Signatures []appliance.MemberSignature `json:"signatures,omitempty"` // of the members, if a quorum signed
 	appliance.Request
 	Scheme string                  `json:"scheme"`
 	Domain *appliance.EIP712Domain `json:"domain,omitempty"` // nil unless the scheme is EIP-712

@@ -98,8 +98,11 @@ func (n *node) attestor(ctx context.Context, contract appliance.Address) (a appl
 }
 
 // takesOurs reports whether the attestor accepts our signatures: it is one of the signers, or a contract that accepts
-// the first signer's trial signature (ERC-1271).
+// the first signer's trial signature (ERC-1271). If several appliances sign, it is the contract of their quorum.
 func (w *Watchtower) takesOurs(ctx context.Context, n *node, attestor appliance.Address, signers []appliance.Signer) (bool, error) {
+	if w.o.Quorum != (appliance.Address{}) {
+		return attestor == w.o.Quorum, nil
+	}
 	if slices.ContainsFunc(signers, func(s appliance.Signer) bool { return s.Address() == attestor }) {
 		return true, nil
 	}

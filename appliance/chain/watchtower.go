@@ -21,6 +21,8 @@ type Options struct {
 	Journal      Journal
 	// Signers returns the appliance's attestor keys, the default one first. If nil, attestors are not compared.
 	Signers func() []appliance.Signer
+	// Quorum is the contract that must be the attestor if several appliances sign. Zero means that Signers sign alone.
+	Quorum appliance.Address
 	// Halt stops attesting because of a redemption until an operator resumes, which acknowledges the redemption. It
 	// returns whether this call began the halt. If nil, a redemption never stops attesting.
 	Halt    func(ctx context.Context, redemption, reason string) (began bool, err error)

@@ -63,6 +63,7 @@ func (c *Config) validate() error {
 	c.validateSinks(check)
 	c.validateOrigins(check)
 	c.validateChain(check)
+	c.validateQuorum(check)
 	check(c.Limits.GraphQLRate != appliance.Rate{}, "limits.graphql_rate: must be a rate such as 100/s, or unlimited")
 	g := c.GraphQL
 	for name, value := range map[string]int64{

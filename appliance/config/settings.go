@@ -130,6 +130,7 @@ type Config struct {
 		PollInterval time.Duration `koanf:"poll_interval"`
 		Halt         bool          `koanf:"halt"`
 	} `koanf:"chain"`
+	Quorum  quorumConfig `koanf:"quorum"`
 	GraphQL struct {
 		Source            string         `koanf:"source"`
 		Upstream          string         `koanf:"upstream"`
@@ -187,7 +188,7 @@ type Setting struct {
 
 // Settings returns all settings in display order.
 func Settings() []Setting {
-	return slices.Concat(attestingSettings(), consoleSettings(), auditSettings(), chainSettings(), graphqlSettings(), []Setting{
+	return slices.Concat(attestingSettings(), consoleSettings(), auditSettings(), chainSettings(), quorumSettings(), graphqlSettings(), []Setting{
 		{"log.level", "info", "debug, info, warn or error"},
 		{"log.format", "auto", "text, json, or auto: text on a terminal, otherwise json"},
 	})

@@ -92,6 +92,9 @@ func (r *running) chainOptions() chain.Options {
 		Halted:  func() bool { return r.store.Stop.State().Halted != nil },
 		Events:  r.events, Version: r.options.Version, Log: r.logger,
 	}
+	if r.config.HasQuorum() {
+		o.Quorum, _ = appliance.ParseAddress(r.config.Quorum.Contract) // validated
+	}
 	if r.config.Chain.Halt {
 		o.Halt = r.store.Stop.Halt
 	}

@@ -53,7 +53,7 @@ func checkReferences(c *config.Config) error {
 		tokens = errors.Join(tokens, err)
 	}
 	_, witnesses := readWitnesses(c)
-	return errors.Join(tokens, checkTLS(c), witnesses, checkUpstreamReferences(c), checkSinkReferences(c))
+	return errors.Join(tokens, checkTLS(c), witnesses, checkUpstreamReferences(c), checkSinkReferences(c), checkQuorumReferences(c))
 }
 
 // checkTLS returns an error if a certificate or key file does not exist.
@@ -97,6 +97,7 @@ func NotChecked(c *config.Config) []string {
 		{len(c.Chain.Contracts) > 0, "the RPCs (chain.contracts)"},
 		{c.Journal.Witnesses != "", "the witnesses (journal.witnesses)"},
 		{len(c.Audit.Sinks) > 0, "the sinks (audit.sinks)"},
+		{len(c.Quorum.Members) > 0, "the other members of the quorum (quorum.members)"},
 	} {
 		if other.asked {
 			open = append(open, other.what)

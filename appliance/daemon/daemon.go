@@ -27,6 +27,7 @@ import (
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/quorum"
 	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/appliance/witness"
 	"github.com/attestd/attestd/hsm/worker"
@@ -71,6 +72,7 @@ type running struct {
 	follower *follower.Follower // follows upstream into replica; nil if nothing is followed
 	redeemed *redemptions.Store // redemptions that the watchtower has read; nil if no contract is watched
 	tower    *chain.Watchtower  // nil if no contract is watched
+	quorum   *quorum.Quorum     // nil if this appliance signs alone
 	signer   *signers
 	signs    atomic.Value // the signer's address, a string; nil until it is known
 	attestor *appliance.Attestor
@@ -215,6 +217,9 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := r.openQuorum(); err != nil {
+		return err
+	}
 	if err := r.openChain(); err != nil {
 		return err
 	}
@@ -274,6 +279,9 @@ func (r *running) adminOptions() api.AdminOptions {
 	}
 	if r.tower != nil {
 		o.Chain, o.Redemptions = r.tower, r.redeemed
+	}
+	if r.quorum != nil {
+		o.Quorum = r.quorum
 	}
 	if r.follower != nil {
 		o.Follower, o.Upstream = r.follower, r.upstream
@@ -355,6 +363,9 @@ func (r *running) close() error {
 	}
 	if r.replica != nil {
 		failures = append(failures, r.replica.Close())
+	}
+	if r.quorum != nil {
+		r.quorum.Close()
 	}
 	r.closeEvents()
 	r.tracing.close()

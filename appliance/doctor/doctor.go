@@ -77,6 +77,7 @@ func checks() []checkup {
 		{"database", checkDatabase},
 		{"journal", checkJournal},
 		{"mark", checkMark},
+		{"quorum", checkQuorum},
 		{"chain", checkChain},
 		{"witnesses", checkWitnesses},
 		{"sinks", checkSinks},

@@ -32,6 +32,7 @@ var severities = map[appliance.EventKind]severity{
 	"witness_contradiction":     critical,
 	"halted":                    critical,
 	"hsm_lost":                  failure,
+	"quorum_invalid_answer":     failure,
 	"attestor_mismatch":         warning,
 	"paused":                    warning,
 	"refused":                   warning,

@@ -24,6 +24,8 @@ type Known struct {
 	SignerFrom string               // source of Signers: FromCaller, or a text for people
 	Configured *appliance.Scheme    // scheme of this machine's appliance; nil without an appliance
 	Recorded   *appliance.Entry     // its journal's entry with the attestation's id; nil if none
+	Contract   *appliance.Address   // of this machine's quorum; nil if it has none. Signers are the members then
+	Threshold  int                  // members that must sign for Contract
 	Unknown    error                // why the appliance could not be asked; nil if it was
 
 	Policy   *witness.Policy // its witnesses must have cosigned the checkpoint; nil requires none
@@ -85,6 +87,7 @@ type File struct {
 	Beneficiary        *appliance.Address      `json:"beneficiary"`
 	Scheme             appliance.SchemeName    `json:"scheme"`
 	Domain             *appliance.EIP712Domain `json:"domain"`
+	Quorum             *appliance.Quorum       `json:"quorum"` // of a record; an answer has it in the signature
 }
 
 // Parse reads a file. It must be unambiguous JSON: duplicate members are an error.
@@ -97,6 +100,9 @@ func Parse(text []byte) (f File, err error) {
 	}
 	if (f.UnspendableAddress == nil) != (f.Beneficiary == nil) {
 		return f, errors.New("unspendableAddress and beneficiary must be given together")
+	}
+	if f.Quorum != nil {
+		f.Attestation = appliance.Record{Attestation: f.Attestation, Quorum: f.Quorum}.Answer()
 	}
 	return f, nil
 }
@@ -202,6 +208,9 @@ func pairText(r appliance.Request) string {
 }
 
 func (k *Known) checkSignature(a appliance.Attestation) []Check {
+	if a.Signature.Joined != "" {
+		return k.checkQuorum(a)
+	}
 	recovered, err := a.Signature.Recover(a.Hash)
 	if err != nil {
 		return []Check{{"signature", Bad, err.Error()}, {checkSigner, Unchecked, "the signature is invalid, so its " +
@@ -216,7 +225,7 @@ func (k *Known) checkSignature(a appliance.Attestation) []Check {
 // checkSigner trusts the signers of the caller and of the operator's configuration. A journal record does not prove its
 // signer: the holder of the log key can append a record that any key signed.
 func (k *Known) checkSigner(recovered appliance.Address, a appliance.Attestation) Check {
-	isRecorded := k.Recorded != nil && k.Recorded.Record.Attestation == a
+	isRecorded := k.Recorded != nil && k.Recorded.Record.Answer() == a
 	switch {
 	case recovered != a.SignerAddress:
 		return Check{checkSigner, Bad, fmt.Sprintf("recovered %s, but signerAddress is %s", recovered, a.SignerAddress)}
@@ -253,7 +262,7 @@ func anyOf(all []appliance.Address) string {
 }
 
 func (k *Known) checkJournal(a appliance.Attestation) Check {
-	if k.Recorded.Record.Attestation != a {
+	if k.Recorded.Record.Answer() != a {
 		return Check{"journal", Bad, fmt.Sprintf("record %d has this id but is another attestation", k.Recorded.Index)}
 	}
 	return Check{"journal", OK, fmt.Sprintf("record %d", k.Recorded.Index)}

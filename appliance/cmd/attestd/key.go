@@ -53,7 +53,7 @@ only its SHA-256. Key names are unique among keys that are not revoked.`,
 	f.StringVar(&name, "name", "", "name of the key's holder or purpose; unique (required)")
 	f.StringVar(&rate, "rate", "default", "maximum rate of requests: N/s, N/m, N/h, unlimited, or default for limits.default_rate")
 	f.StringVar(&expires, "expires", "", "expiry: a duration from now such as 90d or 12h, a date such as 2027-01-31 (00:00 UTC), or a time such as 2027-01-31T12:00:00Z")
-	f.StringSliceVar(&scopes, "scope", nil, "permitted use: attest or graphql; may be repeated (default: all)")
+	f.StringSliceVar(&scopes, "scope", nil, "permitted use: attest, graphql, or cosign (sign as a member of a quorum); may be repeated (default: attest and graphql)")
 	f.StringSliceVar(&allowFrom, "allow-from", nil, "client networks that may use the key, such as 10.1.0.0/16; may be repeated (default: any)")
 	f.StringVar(&attestor, "attestor", "", "name of the attestor key of hsm.keys that signs for it (default: the first active key)")
 	return cmd

@@ -285,7 +285,16 @@ func showEntry(w io.Writer, e appliance.Entry) {
 		{"s", appliance.Digest(r.Signature.S).String()},
 		{"v", fmt.Sprint(r.Signature.V)},
 		{"signer", r.SignerAddress.String()},
+		{"coordinator", r.Coordinator},
 	})
+	if r.Quorum == nil {
+		return
+	}
+	pairs := [][2]string{{"contract", r.Quorum.Contract.String()}}
+	for _, s := range r.Quorum.Signatures {
+		pairs = append(pairs, [2]string{"member", fmt.Sprintf("%s as %s, its record %s", s.Member, s.SignerAddress, s.ID)})
+	}
+	fields(w, pairs)
 }
 
 func showEvent(w io.Writer, e appliance.Entry) {

@@ -107,7 +107,7 @@ will attest, run 'attestd setup', which creates everything that the service need
 	root.AddCommand(
 		newDev(app), newServe(app), newConfig(app), newHSM(app), newKey(app),
 		newAttest(app), newVerify(app), newLog(app), newReplica(app), newVersion(app),
-		newReload(app), newStatus(app), newTop(app), newPause(app), newResume(app), newPolicy(app), newHealth(app), newBackup(app), newRestore(app), newStore(app), newCluster(app), newChain(app), newSetup(app), newDoctor(app), newConsole(app), newMan(app),
+		newReload(app), newStatus(app), newTop(app), newPause(app), newResume(app), newPolicy(app), newHealth(app), newBackup(app), newRestore(app), newStore(app), newCluster(app), newChain(app), newQuorum(app), newSetup(app), newDoctor(app), newConsole(app), newMan(app),
 	)
 	app.addCompletions(root)
 	answerHelp(root)

@@ -201,7 +201,21 @@ func (k *known) ask(ctx context.Context, a *app, f verify.File) error {
 		}
 	}
 	k.Unknown = k.askJournal(ctx, a, c, f.ID)
+	if c.HasQuorum() && len(k.Signers) > 0 && k.SignerFrom != verify.FromCaller && f.Signature.Joined != "" {
+		k.expectQuorum(c)
+	}
 	return nil
+}
+
+// expectQuorum adds the other members of the quorum to this appliance's keys.
+func (k *known) expectQuorum(c *config.Config) {
+	contract, _ := appliance.ParseAddress(c.Quorum.Contract) // the configuration is validated
+	k.Contract, k.Threshold = &contract, c.Quorum.Threshold
+	for _, m := range c.Quorum.Members {
+		signer, _ := appliance.ParseAddress(m.Signer)
+		k.Signers = append(k.Signers, signer)
+	}
+	k.SignerFrom = "the members of this appliance's quorum"
 }
 
 // askJournal finds the attestation through the daemon or in the files, and learns the daemon's keys.

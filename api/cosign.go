@@ -1,0 +1,77 @@
+package api
+
+import (
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/quorum"
+)
+
+// cosign is POST /functions/v1/cosign: another member of the quorum asks for this appliance's signature.
+func (s *Server) cosign(c *fiber.Ctx) error {
+	id, err := idempotencyKey(c)
+	if err != nil {
+		return err
+	}
+	var r quorum.Cosign
+	if err := wire.ReadObject(Body(c), &r); err != nil {
+		return err
+	}
+	ctx := s.deadlines.context()
+	if r.Trial {
+		trial, err := s.attestor.Trial(ctx, Key(c))
+		if err != nil {
+			return err
+		}
+		return sendJSON(c, fiber.StatusOK, trial)
+	}
+	if err := s.checkCosign(r, id); err != nil {
+		return err
+	}
+	e, _, err := s.attestor.Attest(ctx, appliance.Call{Key: Key(c), Request: r.Request(), IdempotencyKey: id, Coordinator: r.Coordinator})
+	if err != nil {
+		return err
+	}
+	return sendBytes(c, fiber.StatusOK, attestationOf(e))
+}
+
+// maxOrigin bounds the name of a coordinator's log, in bytes.
+const maxOrigin = 1024
+
+// checkCosign checks that nothing is missing, and that the coordinator means the digest that this appliance signs.
+func (s *Server) checkCosign(r quorum.Cosign, id string) error {
+	missing := func(name string) error {
+		return appliance.Errorf(appliance.CodeMissingField, "%s is required", name).In(name)
+	}
+	switch {
+	case r.UnspendableAddress == nil:
+		return missing("unspendableAddress")
+	case r.Beneficiary == nil:
+		return missing("beneficiary")
+	case r.Hash == nil:
+		return missing("hash")
+	case r.Coordinator == "":
+		return missing("coordinator")
+	case len(r.Coordinator) > maxOrigin:
+		return appliance.Errorf(appliance.CodeInvalidField, "coordinator has more than %d bytes", maxOrigin).In("coordinator")
+	case id == "":
+		return appliance.Errorf(appliance.CodeInvalidIdempotencyKey, "Idempotency-Key is required: the id of the coordinator's request")
+	}
+	if want := s.attestor.Scheme.Digest(r.Request()); want != *r.Hash {
+		return appliance.Errorf(appliance.CodeInvalidField, "hash is not what this member signs for these addresses, which is by scheme %s: "+
+			"attestation.scheme must be the same at all members", s.attestor.Scheme.Name).In("hash")
+	}
+	return nil
+}
+
+// cosigner is GET /functions/v1/cosign.
+func (s *Server) cosigner(c *fiber.Ctx) error {
+	address, err := s.attestor.SignerOf(Key(c))
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, fiber.StatusOK, quorum.State{
+		SignerAddress: address, Scheme: s.attestor.Scheme.Name, Version: s.opts.Version, Origin: s.origin,
+	})
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance/quorum"
+	"github.com/attestd/attestd/appliance/text"
+)
+
+func newQuorum(a *app) *cobra.Command {
+	return group("quorum", "The other members of a quorum: status, test",
+		"With quorum.threshold, an attestation needs the signatures of several appliances (docs/quorum.md).",
+		newQuorumStatus(a), newQuorumTest(a))
+}
+
+func newQuorumStatus(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show the other members, and fail if too few of them would sign",
+		Long: `Ask each other member of the quorum for its key and its version, with the API key that the member made for this appliance. Show the
+members, how long each took to answer, and its last refusal since the daemon was started. The daemon must run.
+
+Exit status 1 if so many members fail that no attestation could be made.`,
+		Example: "  attestd quorum status\n  attestd quorum status --output json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.askQuorum(cmd, "quorum status", (*client.Admin).QuorumStatus)
+		},
+	}
+}
+
+func newQuorumTest(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "test",
+		Short: "Ask the other members for a trial signature each",
+		Long: `Ask each other member of the quorum for a signature over a digest that no contract can accept, and verify it. The members make the
+digest themselves, and record nothing. The daemon must run.
+
+Exit status 1 if so many members fail that no attestation could be made.`,
+		Example: "  attestd quorum test",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.askQuorum(cmd, "quorum test", (*client.Admin).QuorumTest)
+		},
+	}
+}
+
+func (a *app) askQuorum(cmd *cobra.Command, name string, ask func(*client.Admin, context.Context) (quorum.Status, error)) error {
+	c, err := a.config(nil)
+	if err != nil {
+		return err
+	}
+	if !c.HasQuorum() {
+		return errors.New("this appliance signs alone: quorum.threshold of the configuration is 0")
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), statusTimeout)
+	defer cancel()
+	daemon := client.NewAdmin(c.Admin.Socket)
+	defer func() { _ = daemon.Close() }()
+	status, err := ask(daemon, ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return errors.Join(a.print(status, func(w io.Writer) { writeQuorum(w, status) }), enough(status))
+}
+
+// enough returns an error if fewer members answered well than must sign.
+func enough(s quorum.Status) error {
+	well := 1 // this appliance
+	for _, m := range s.Members {
+		if m.Error == "" {
+			well++
+		}
+	}
+	if well < s.Threshold {
+		return fmt.Errorf("%d of %d members must sign, and %d would: no attestation can be made", s.Threshold, len(s.Members)+1, well)
+	}
+	return nil
+}
+
+func writeQuorum(w io.Writer, s quorum.Status) {
+	fields(w, [][2]string{
+		{"contract", s.Contract.String()},
+		{"threshold", fmt.Sprintf("%d of %d members, this appliance included", s.Threshold, len(s.Members)+1)},
+	})
+	rows := make([][]string, len(s.Members))
+	for i, m := range s.Members {
+		refusal, state := "-", "signs"
+		if m.LastRefusal != nil {
+			refusal = fmt.Sprintf("%s %s", text.Time(m.LastRefusal.Time), m.LastRefusal.Code)
+		}
+		if m.Error != "" {
+			state = text.OneLine(m.Error)
+		}
+		rows[i] = []string{m.Name, shortAddress(m.Signer.String()), short(m.Version, 12), fmt.Sprintf("%.0f ms", m.Milliseconds),
+			fmt.Sprint(m.Signed), fmt.Sprint(m.Refused), fmt.Sprint(m.Failed), fmt.Sprint(m.Invalid), refusal, state}
+	}
+	fmt.Fprintln(w)
+	table(w, "MEMBER\tSIGNER\tVERSION\tANSWER\tSIGNED\tREFUSED\tFAILED\tINVALID\tLAST REFUSAL\tSTATE", rows)
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+)
+
+const quorumContract = "0x00000000000000000000000000000000c0ffee01"
+
+// quorumRig is a quorum of three appliances, each with its own token, journal and API keys.
+type quorumRig struct {
+	*testing.T
+	members   [3]*quorumMember
+	threshold int
+}
+
+// quorumMember is a member, and the network between the others and it.
+type quorumMember struct {
+	*daemonProcess
+	name   string
+	signer appliance.Address
+	// network changes the member's answers, for the others. Nil changes nothing.
+	network atomic.Pointer[func(*http.Response) error]
+	proxy   *httptest.Server
+}
+
+// startQuorum starts three members of which threshold must sign.
+func startQuorum(t *testing.T, threshold int, settings ...string) *quorumRig {
+	t.Helper()
+	q := &quorumRig{T: t, threshold: threshold}
+	for i := range q.members {
+		q.members[i] = newQuorumMember(t, fmt.Sprintf("member%d", i))
+	}
+	for i, m := range q.members {
+		var others []map[string]string
+		for k, other := range q.members {
+			if k != i {
+				others = append(others, map[string]string{"name": other.name, "signer": other.signer.String(), "url": other.proxy.URL, "api_key": "file:" + other.cosignKey(t, m)})
+			}
+		}
+		list, _ := json.Marshal(others)
+		m.configure("ATTESTD_QUORUM_CONTRACT="+quorumContract, fmt.Sprintf("ATTESTD_QUORUM_THRESHOLD=%d", threshold), "ATTESTD_QUORUM_MEMBERS="+string(list))
+		m.configure(settings...)
+	}
+	for _, m := range q.members {
+		m.restart(t)
+	}
+	return q
+}
+
+func newQuorumMember(t *testing.T, name string) *quorumMember {
+	t.Helper()
+	m := &quorumMember{daemonProcess: newDaemonFolder(t), name: name}
+	target, err := url.Parse(m.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.Transport = &http.Transport{DisableKeepAlives: true} // a restarted member has no old connections
+	proxy.ErrorLog = log.New(io.Discard, "", 0)                // members are killed
+	proxy.ModifyResponse = func(r *http.Response) error {
+		if change := m.network.Load(); change != nil {
+			return (*change)(r)
+		}
+		return nil
+	}
+	m.proxy = httptest.NewServer(proxy)
+	t.Cleanup(m.proxy.Close)
+	m.start(t)
+	t.Cleanup(func() {
+		_ = m.cmd.Process.Signal(syscall.SIGCONT)
+		_ = m.cmd.Process.Kill()
+		_ = m.cmd.Wait()
+	})
+	_, text := m.ask(t, http.MethodGet, "/functions/v1/attestor", "", nil)
+	var described struct{ SignerAddress appliance.Address }
+	if err := json.Unmarshal([]byte(text), &described); err != nil {
+		t.Fatal(err)
+	}
+	m.signer = described.SignerAddress
+	return m
+}
+
+// cosignKey makes an API key for another member, and returns the file that has it.
+func (m *quorumMember) cosignKey(t *testing.T, other *quorumMember) string {
+	t.Helper()
+	admin := client.NewAdmin(filepath.Join(m.dir, "admin.sock"))
+	defer admin.Close()
+	_, token, err := admin.CreateKey(t.Context(), appliance.KeyRequest{Name: other.name, Scopes: []appliance.Scope{appliance.ScopeCosign}, Rate: appliance.Unlimited})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.write(t, m.name+".key", token)
+	return filepath.Join(other.dir, m.name+".key")
+}
+
+func (m *quorumMember) restart(t *testing.T) {
+	t.Helper()
+	_ = m.cmd.Process.Signal(syscall.SIGCONT)
+	if m.cmd.ProcessState == nil {
+		m.kill(t)
+	}
+	m.start(t)
+}
+
+func (m *quorumMember) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := m.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lie changes an answer of the member to cosign requests.
+func (m *quorumMember) lie(change func(a *appliance.Attestation)) {
+	f := func(r *http.Response) error {
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			return err
+		}
+		var a appliance.Attestation
+		if r.StatusCode == http.StatusOK && json.Unmarshal(text, &a) == nil {
+			change(&a)
+			if text, err = json.Marshal(a); err != nil {
+				return err
+			}
+		}
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(string(text))), int64(len(text))
+		r.Header.Set("Content-Length", fmt.Sprint(len(text)))
+		return nil
+	}
+	m.network.Store(&f)
+}
+
+// quorumAnswer is the answer of a coordinator.
+type quorumAnswer struct {
+	appliance.Attestation
+	Signatures []appliance.MemberSignature
+	Code       appliance.Code
+	Members    []appliance.MemberFailure
+
+	status     int
+	retryAfter string
+	text       string
+}
+
+// attestAs asks a member for an attestation of the n-th pair of addresses.
+func (m *quorumMember) attestAs(t *testing.T, n int, idempotencyKey string) (a quorumAnswer, err error) {
+	t.Helper()
+	body := fmt.Sprintf(`{"unspendableAddress":"0x%040x","beneficiary":"0x%040x"}`, 0xa000+n, 0xb000+n)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, m.url+"/functions/v1/attest", strings.NewReader(body))
+	if err != nil {
+		return a, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Api-Key", m.token)
+	if idempotencyKey != "" {
+		req.Header.Set("Idempotency-Key", idempotencyKey)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return a, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return a, err
+	}
+	a.status, a.retryAfter, a.text = resp.StatusCode, resp.Header.Get("Retry-After"), string(text)
+	return a, json.Unmarshal(text, &a)
+}
+
+// attests asks a member, which must answer with a good attestation by enough of these members, and by nobody else.
+func (q *quorumRig) attests(n int, from *quorumMember, by ...*quorumMember) quorumAnswer {
+	q.Helper()
+	a, err := from.attestAs(q.T, n, "")
+	if err != nil || a.status != http.StatusOK {
+		q.Fatalf("%s: %v, %d %s\n%s", from.name, err, a.status, a.text, from.log())
+	}
+	var signers []appliance.Address
+	for _, m := range by {
+		signers = append(signers, m.signer)
+	}
+	if err := a.VerifyQuorum(signers, q.threshold); err != nil {
+		q.Fatalf("%s: %v\n%s", from.name, err, a.text)
+	}
+	if !strings.EqualFold(a.SignerAddress.String(), quorumContract) || len(a.Signatures) != q.threshold || len(a.Signature.Joined) != 65*q.threshold {
+		q.Fatalf("the answer is not the contract's: %s", a.text)
+	}
+	return a
+}
+
+// cosigned returns the records that a member has of a hash.
+func (m *quorumMember) recordsOf(t *testing.T, hash appliance.Digest) (found []appliance.Record) {
+	t.Helper()
+	for _, r := range exported(t, m.daemonProcess) {
+		if r.Hash == hash {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
+func (q *quorumRig) auditAll() {
+	q.Helper()
+	for _, m := range q.members {
+		if out := m.run(q.T, "log", "verify"); !strings.Contains(out, "The journal is whole") {
+			q.Errorf("%s: %s", m.name, out)
+		}
+	}
+}

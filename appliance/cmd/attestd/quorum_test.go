@@ -1,0 +1,165 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/quorum"
+)
+
+// Each member can coordinate, and each request succeeds while one of the three members is killed, stopped or slow.
+func TestAQuorumAttestsWithoutAnyOneMember(t *testing.T) {
+	q := startQuorum(t, 2, "ATTESTD_QUORUM_TIMEOUT=2s")
+	a, b, c := q.members[0], q.members[1], q.members[2]
+	n := 0
+	next := func() int { n++; return n }
+	made, err := a.attestAs(t, next(), "order-1")
+	if err != nil || made.status != http.StatusOK || made.VerifyQuorum([]appliance.Address{a.signer, b.signer, c.signer}, 2) != nil {
+		t.Fatalf("%v %s\n%s", err, made.text, a.log())
+	}
+	if again, err := a.attestAs(t, 1, "order-1"); err != nil || again.text != made.text {
+		t.Errorf("a repeat: %v\n%s\n%s", err, again.text, made.text)
+	}
+	if _, text := a.ask(t, http.MethodGet, "/functions/v1/attest/"+made.ID.String(), a.token, nil); !strings.Contains(text, strings.TrimSuffix(made.text, "}")[len(`{`):]) {
+		t.Errorf("reading back: %s\n%s", text, made.text)
+	}
+	file := filepath.Join(a.dir, "made.json")
+	a.write(t, "made.json", made.text)
+	if out := a.run(t, "verify", file, "--unspendable", fmt.Sprintf("0x%040x", 0xa001), "--beneficiary", fmt.Sprintf("0x%040x", 0xb001)); !strings.Contains(out, "quorum") {
+		t.Error(out)
+	}
+
+	c.signal(t, syscall.SIGSTOP)
+	for range 3 {
+		q.attests(next(), a, a, b)
+		q.attests(next(), b, a, b)
+	}
+	c.signal(t, syscall.SIGCONT)
+	c.kill(t)
+	for range 3 {
+		q.attests(next(), a, a, b)
+		q.attests(next(), b, a, b)
+	}
+	b.kill(t)
+	refused, err := a.attestAs(t, next(), "")
+	if err != nil || refused.status != http.StatusServiceUnavailable || refused.Code != appliance.CodeQuorumUnreachable || refused.retryAfter == "" || len(refused.Members) != 2 {
+		t.Errorf("a member alone: %v, %s", err, refused.text)
+	}
+	b.start(t)
+	q.attests(next(), a, a, b)
+	c.start(t)
+	q.auditAll()
+}
+
+// A request that one member refuses by its rules needs the others. With two refusals, no repeat can succeed.
+func TestTheMembersOwnRulesEndARequest(t *testing.T) {
+	q := startQuorum(t, 2)
+	a, b, c := q.members[0], q.members[1], q.members[2]
+	screen := func(m *quorumMember) {
+		m.write(t, "screened", fmt.Sprintf("0x%040x\n", 0xb001))
+		m.configure("ATTESTD_ATTESTATION_SCREENING_LIST=" + filepath.Join(m.dir, "screened"))
+		m.restart(t)
+	}
+	screen(c)
+	q.attests(1, a, a, b)
+	screen(b)
+	got, err := a.attestAs(t, 1, "")
+	slices.SortFunc(got.Members, func(x, y appliance.MemberFailure) int { return strings.Compare(x.Member, y.Member) })
+	want := []appliance.MemberFailure{{Member: b.name, Code: appliance.CodeScreened}, {Member: c.name, Code: appliance.CodeScreened}}
+	if err != nil || got.status != http.StatusForbidden || got.Code != appliance.CodeQuorumRefused || !slices.Equal(got.Members, want) {
+		t.Errorf("%v, %d %s", err, got.status, got.text)
+	}
+	q.attests(2, c, a, b, c) // its pair is on no list
+}
+
+// An answer with another digest, another signer or a bad signature does not count, and is an event and a metric.
+func TestALyingMemberNeverSpoilsAnAttestation(t *testing.T) {
+	q := startQuorum(t, 2)
+	a, b, c := q.members[0], q.members[1], q.members[2]
+	lies := map[string]func(*appliance.Attestation){
+		"another digest":  func(a *appliance.Attestation) { a.Hash[31] ^= 1 },
+		"another signer":  func(a *appliance.Attestation) { a.SignerAddress[0] ^= 1 },
+		"a bad signature": func(a *appliance.Attestation) { a.Signature.R[31] ^= 1 },
+	}
+	n := 0
+	for name, lie := range lies {
+		n++
+		b.lie(lie)
+		q.attests(n, a, a, c)
+		c.kill(t)
+		got, err := a.attestAs(t, n+100, "")
+		if err != nil || got.Code != appliance.CodeQuorumUnreachable || !slices.Contains(got.Members, appliance.MemberFailure{Member: b.name, Code: quorum.CodeInvalidAnswer}) {
+			t.Errorf("%s: %v, %s", name, err, got.text)
+		}
+		c.start(t)
+	}
+	b.network.Store(nil)
+	await(t, "the events", func() (bool, string) {
+		out := a.run(t, "log", "export")
+		return strings.Count(out, `"event":"`+string(quorum.EventInvalidAnswer)+`"`) >= 3, out
+	})
+	q.attests(50, a, a, b, c)
+	admin := client.NewAdmin(filepath.Join(a.dir, "admin.sock"))
+	defer admin.Close()
+	s, err := admin.QuorumTest(t.Context())
+	if text, _ := json.Marshal(s); err != nil || len(s.Members) != 2 || s.Members[0].Error+s.Members[1].Error != "" || s.Members[0].Invalid < 3 {
+		t.Errorf("quorum test: %v %s", err, text)
+	}
+	q.auditAll()
+}
+
+// The coordinator is killed after one member has signed and before the other has. The repeated request gets the recorded
+// signature, and no member signs twice.
+func TestAKilledCoordinatorGetsTheRecordedSignatures(t *testing.T) {
+	q := startQuorum(t, 3)
+	a, b, c := q.members[0], q.members[1], q.members[2]
+	probe := q.attests(7, b, a, b, c) // another request for the same addresses, for its hash
+	c.signal(t, syscall.SIGSTOP)
+	ended := make(chan error, 1)
+	go func() {
+		got, err := a.attestAs(t, 7, "order-7")
+		if err == nil {
+			err = fmt.Errorf("answered %s", got.text)
+		}
+		ended <- err
+	}()
+	await(t, "a member has signed", func() (bool, string) {
+		records := b.recordsOf(t, probe.Hash)
+		return len(records) == 2, fmt.Sprint(records)
+	})
+	a.kill(t)
+	if err := <-ended; strings.HasPrefix(err.Error(), "answered") {
+		t.Fatal(err)
+	}
+	c.signal(t, syscall.SIGCONT)
+	a.start(t)
+	made, err := a.attestAs(t, 7, "order-7")
+	if err != nil || made.status != http.StatusOK || made.VerifyQuorum([]appliance.Address{a.signer, b.signer, c.signer}, 3) != nil {
+		t.Fatalf("%v %s\n%s", err, made.text, a.log())
+	}
+	a.kill(t) // after the answer: the record is on the disk
+	a.start(t)
+	if again, err := a.attestAs(t, 7, "order-7"); err != nil || again.text != made.text {
+		t.Errorf("%v\n%s\n%s", err, again.text, made.text)
+	}
+	for _, m := range []*quorumMember{b, c} {
+		// One of the first request, and one of order-7.
+		if records := m.recordsOf(t, probe.Hash); len(records) != 2 {
+			t.Errorf("%s signed %d times: %v", m.name, len(records), records)
+		}
+	}
+	for _, s := range made.Signatures {
+		if s.SignerAddress != a.signer && s.ID == made.ID {
+			t.Errorf("a member's record has the id of the attestation: %s", made.text)
+		}
+	}
+	q.auditAll()
+}

@@ -1,0 +1,135 @@
+package daemon
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/quorum"
+)
+
+// openQuorum leaves r.quorum nil if this appliance signs alone.
+func (r *running) openQuorum() error {
+	if !r.config.HasQuorum() {
+		return nil
+	}
+	members, err := quorumMembers(r.config)
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		if slices.Contains(r.attestor.Addresses(), m.Signer) {
+			return fmt.Errorf("quorum.members: %s: signer %s is the key of this appliance: each member has its own key", m.Name, m.Signer)
+		}
+	}
+	contract, _ := appliance.ParseAddress(r.config.Quorum.Contract) // validated
+	r.quorum = quorum.New(quorum.Options{
+		Contract: contract, Threshold: r.config.Quorum.Threshold, Timeout: r.config.Quorum.Timeout, Members: members,
+		Origin: r.store.LogKey.Verifier.Name(), Version: r.options.Version, Events: r.events, Logger: r.logger,
+	})
+	r.attestor.Cosign = r.quorum.Cosign
+	r.registry.MustRegister(newQuorumMetrics(r.quorum))
+	r.logger.Info("quorum: attestations need several members", "threshold", r.config.Quorum.Threshold, "members", len(members)+1, "contract", contract.String())
+	return nil
+}
+
+// quorumMembers returns the other members, with their API keys.
+func quorumMembers(c *config.Config) (members []quorum.Member, err error) {
+	for _, m := range c.Quorum.Members {
+		one := quorum.Member{Name: m.Name, URL: strings.TrimSuffix(m.URL, "/")}
+		one.Signer, _ = appliance.ParseAddress(m.Signer) // validated
+		if one.APIKey, err = readHeader(m.APIKeyHeader()); err != nil {
+			return nil, fmt.Errorf("quorum.members: %s: api_key: %w", m.Name, err)
+		}
+		if one.HTTP, err = memberClient(m); err != nil {
+			return nil, fmt.Errorf("quorum.members: %s: ca: %w", m.Name, err)
+		}
+		members = append(members, one)
+	}
+	return members, nil
+}
+
+// checkQuorumReferences returns an error if the API key or the certificate authorities of a member are missing. This user
+// may not be allowed to read them, and only the service can read a credential.
+func checkQuorumReferences(c *config.Config) error {
+	var failures []error
+	for _, m := range c.Quorum.Members {
+		key, _ := strings.CutPrefix(m.APIKey, "file:")
+		for name, path := range map[string]string{"api_key": key, "ca": m.CA} {
+			if !filepath.IsAbs(path) {
+				continue
+			}
+			if _, err := os.Stat(path); err != nil && !errors.Is(err, fs.ErrPermission) {
+				failures = append(failures, fmt.Errorf("quorum.members: %s: %s: %w", m.Name, name, err))
+			}
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// memberConnections is how many idle connections to a member are kept. Each concurrent request needs one.
+const memberConnections = 64
+
+func memberClient(m config.QuorumMember) (*http.Client, error) {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.Proxy = nil // members are asked directly: a proxy would hold their API keys
+	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 0, memberConnections
+	if m.CA != "" {
+		text, err := os.ReadFile(m.CA)
+		if err != nil {
+			return nil, err
+		}
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("%s has no certificate in PEM", m.CA)
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
+	}
+	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // a member redirects nobody
+	return &http.Client{Transport: transport, CheckRedirect: refuse}, nil
+}
+
+// quorumMetrics collects the counts of the members at each scrape.
+type quorumMetrics struct {
+	quorum                    *quorum.Quorum
+	answers, failing, seconds *prometheus.Desc
+}
+
+func newQuorumMetrics(q *quorum.Quorum) *quorumMetrics {
+	return &quorumMetrics{
+		quorum: q,
+		answers: prometheus.NewDesc("attestd_quorum_answers_total", "Answers of a member to this coordinator: signed, refused (by its rules), failed, or invalid: "+
+			"a wrong digest or signer, or a signature that does not verify.", []string{"member", "result"}, nil),
+		failing: prometheus.NewDesc("attestd_quorum_member_failing", "1 while a member's last answer was neither a signature nor a refusal, else 0.", []string{"member"}, nil),
+		seconds: prometheus.NewDesc("attestd_quorum_signature_seconds", "Number of signatures of a member, and how long they took, its network included.", []string{"member"}, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *quorumMetrics) Describe(out chan<- *prometheus.Desc) {
+	out <- m.answers
+	out <- m.failing
+	out <- m.seconds
+}
+
+// Collect implements prometheus.Collector.
+func (m *quorumMetrics) Collect(out chan<- prometheus.Metric) {
+	for _, c := range m.quorum.Counts() {
+		for result, n := range map[string]uint64{"signed": c.Signed, "refused": c.Refused, "failed": c.Failed, "invalid": c.Invalid} {
+			out <- prometheus.MustNewConstMetric(m.answers, prometheus.CounterValue, float64(n), c.Name, result)
+		}
+		out <- prometheus.MustNewConstMetric(m.failing, prometheus.GaugeValue, oneIf(c.Failing), c.Name)
+		out <- prometheus.MustNewConstSummary(m.seconds, c.Signed, c.Took.Seconds(), nil, c.Name)
+	}
+}
