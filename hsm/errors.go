@@ -20,6 +20,9 @@ var (
 	// ErrNoToken is wrapped in addition to ErrNotFound when the module shows no token at all, not even an uninitialised
 	// one: it cannot reach its device or its server.
 	ErrNoToken = errors.New("the module shows no token")
+	// ErrOtherKeys is wrapped in addition to ErrNotFound when the token has keys, but none with the URI's object and id:
+	// the URI is more likely to be wrong than the key to be missing.
+	ErrOtherKeys = errors.New("the token has other keys")
 	// ErrAmbiguous is wrapped when several tokens or keys have all attributes of the URI.
 	ErrAmbiguous = errors.New("ambiguous")
 	// ErrWrongKey is wrapped when a signature of the token does not verify.

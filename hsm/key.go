@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/miekg/pkcs11"
 
 	"github.com/attestd/attestd/appliance"
@@ -75,7 +76,21 @@ func findKey(m module, h pkcs11.SessionHandle, o Options) (privateKey, error) {
 	if err != nil {
 		return privateKey{}, err
 	}
-	return privateKey{}, fmt.Errorf("%s: %w; %s", sought, ErrNotFound, present("private keys of this kind on the token", list))
+	return privateKey{}, fmt.Errorf("%s: %w; %s", sought, notFoundAmong(u, list), present("private keys of this kind on the token", list))
+}
+
+// notFoundAmong returns ErrNotFound, with ErrOtherKeys and the most similar label if the token has keys.
+func notFoundAmong(u URI, keys []privateKey) error {
+	if len(keys) == 0 {
+		return ErrNotFound
+	}
+	nearest := slices.MinFunc(keys, func(a, b privateKey) int {
+		return levenshtein.ComputeDistance(u.Object, a.label) - levenshtein.ComputeDistance(u.Object, b.label)
+	}).label
+	if u.Object == "" || nearest == u.Object || nearest == "" {
+		return fmt.Errorf("%w: %w", ErrNotFound, ErrOtherKeys)
+	}
+	return fmt.Errorf("%w: %w; did you mean object=%s?", ErrNotFound, ErrOtherKeys, nearest)
 }
 
 // keyAttributes returns the part of the URI that names the key.

@@ -109,7 +109,7 @@ func (l *lifeCycle) bootFirst(t *testing.T) {
 // beforeSetup checks that commands that need an HSM name the remedy.
 func (l *lifeCycle) beforeSetup(t *testing.T) {
 	for _, command := range []string{"attestd config check", "attestd doctor", "attestd serve", "attestd hsm status"} {
-		if out, err := l.try(t, command); err == nil || !strings.Contains(out, "no configuration yet: run 'attestd setup'") {
+		if out, err := l.try(t, command); err == nil || !strings.Contains(out, "create it with: attestd setup") {
 			t.Errorf("%s: %v\n%s", command, err, out)
 		}
 	}

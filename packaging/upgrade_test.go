@@ -169,11 +169,11 @@ func (u *upgrade) takeOver(t *testing.T) {
 	u.run(t, "tar -C /etc -xzf /root/etc.tar.gz && cp -a "+configuration+" /root/before.yaml")
 	// Without the PIN or the token, setup names the missing part and creates no file.
 	for _, c := range []struct{ command, want string }{
-		{"attestd setup --yes", "give the file that holds it with --pin-file"},
+		{"attestd setup --yes", "give a file with the PIN: --pin-file FILE"},
 		{"attestd hsm status", "the PIN"},
 		{"attestd setup --yes --pin-file /root/p", "--pin-file: open /root/p: no such file"},
-		{"attestd setup --yes --pin-file /root/pin", "setup makes no other"},
-		{"attestd setup --yes", "give the file that holds it with --pin-file"},
+		{"attestd setup --yes --pin-file /root/pin", "setup does not create one"},
+		{"attestd setup --yes", "give a file with the PIN: --pin-file FILE"},
 	} {
 		out, err := u.try(t, c.command)
 		if err == nil || !strings.Contains(out, c.want) {

@@ -177,13 +177,13 @@ func TestCommandsAreFoundInRemedies(t *testing.T) {
 	for remedy, want := range map[string]string{
 		"attestd reload":            "attestd reload",
 		"systemctl restart attestd": "systemctl restart attestd",
-		"set the clock, and keep it right: systemctl enable --now systemd-timesyncd (or chrony)": "systemctl enable --now systemd-timesyncd",
-		"attestd goes on by itself when the cause is gone":                                       "",
-		"attestd log verify tells all that is damaged. Stop attestd":                             "attestd log verify",
-		"with the PIN in a file: attestd setup --yes --pin-file FILE; then: systemctl start":     "attestd setup --yes --pin-file FILE",
-		"chmod 0600 /var/lib/attestd/attestd.db":                                                 "chmod 0600 /var/lib/attestd/attestd.db",
-		"chown attestd: /etc/attestd/pin":                                                        "chown attestd: /etc/attestd/pin",
-		"run doctor as root, or as the user attestd":                                             "",
+		"set the clock, and synchronize it: systemctl enable --now systemd-timesyncd (or chrony)":       "systemctl enable --now systemd-timesyncd",
+		"correct the cause; attestd recovers automatically":                                             "",
+		"list all damage: attestd log verify. Stop attestd":                                             "attestd log verify",
+		"write the PIN to a file, then run: attestd setup --yes --pin-file FILE; then: systemctl start": "attestd setup --yes --pin-file FILE",
+		"chmod 0600 /var/lib/attestd/attestd.db":                                                        "chmod 0600 /var/lib/attestd/attestd.db",
+		"chown attestd: /etc/attestd/pin":                                                               "chown attestd: /etc/attestd/pin",
+		"run doctor as root: sudo attestd doctor":                                                       "attestd doctor",
 	} {
 		if got := commandIn(remedy); got != want {
 			t.Errorf("%q: %q, want %q", remedy, got, want)

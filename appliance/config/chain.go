@@ -30,7 +30,7 @@ func chainSettings() []Setting {
 			{"confirmations", "12", "number of blocks that must be on top of a block before it is read; or finalized, for the chain's finality"},
 		}, "verifying contracts to watch: each redemption is compared with the journal (docs/chain.md)"},
 		{"chain.poll_interval", "5s", "interval at which attestd asks for newer blocks"},
-		{"chain.halt", false, "stop attesting when a redemption is found that the journal does not have, until attestd resume"},
+		{"chain.halt", false, "if a redemption is not in the journal, stop attesting until attestd resume"},
 	}
 }
 
@@ -87,7 +87,7 @@ const maxRPCs = 16
 // validateChain checks the chain settings without sending a request.
 func (c *Config) validateChain(check func(ok bool, format string, args ...any)) {
 	check(c.Chain.PollInterval >= minInterval, "chain.poll_interval: must be at least %s", minInterval)
-	check(!c.Chain.Halt || len(c.Chain.Contracts) > 0, "chain.halt: needs chain.contracts; without, nothing is watched")
+	check(!c.Chain.Halt || len(c.Chain.Contracts) > 0, "chain.halt: needs chain.contracts, the contracts to watch")
 	seen := make(map[string]bool)
 	for i, contract := range c.Chain.Contracts {
 		one := func(ok bool, format string, args ...any) {
@@ -103,8 +103,8 @@ func (c *Config) validateChain(check func(ok bool, format string, args ...any)) 
 		one(len(contract.RPC) > 0 && len(contract.RPC) <= maxRPCs, "rpc: must be 1 to %d URLs", maxRPCs)
 		asked := make(map[RPCURL]bool)
 		for k, u := range contract.RPC {
-			one(!asked[u], "rpc: %d is the same as another: a second opinion takes a second node", k+1)
-			one(!strings.Contains(string(u), hiddenValue), "rpc: %d: attestd config show has hidden a part; put it here again", k+1)
+			one(!asked[u], "rpc: %d is a duplicate: name a different node", k+1)
+			one(!strings.Contains(string(u), hiddenValue), "rpc: %d: has the placeholder of attestd config show; write the full URL", k+1)
 			asked[u] = true
 		}
 	}

@@ -50,10 +50,10 @@ func (c *Config) validate() error {
 	check(c.Tracing.Endpoint == "" || isWebAddress(c.Tracing.Endpoint), "tracing.endpoint: %q is not the address of a collector such as http://127.0.0.1:4318", c.Tracing.Endpoint)
 	c.validateJournal(check)
 	check(c.Server.AttestBodyLimit > 0, "server.attest_body_limit: must be more than zero")
-	check(c.Limits.DefaultRate != appliance.Rate{}, "limits.default_rate: is the default itself; give a rate such as 100/s")
-	check(c.Limits.AnonymousRate != appliance.Rate{}, "limits.anonymous_rate: has no default to fall back to; give a rate such as 100/s")
-	check(c.Limits.LogRate != appliance.Rate{}, "limits.log_rate: has no default to fall back to; give a rate such as 100/s")
-	check(c.Limits.ErrorRate != appliance.Rate{}, "limits.error_rate: has no default to fall back to; give a rate such as 600/m, or unlimited")
+	check(c.Limits.DefaultRate != appliance.Rate{}, "limits.default_rate: must be a rate such as 100/s")
+	check(c.Limits.AnonymousRate != appliance.Rate{}, "limits.anonymous_rate: must be a rate such as 100/s")
+	check(c.Limits.LogRate != appliance.Rate{}, "limits.log_rate: must be a rate such as 100/s")
+	check(c.Limits.ErrorRate != appliance.Rate{}, "limits.error_rate: must be a rate such as 600/m, or unlimited")
 	check(c.Limits.MaxWaiting > 0, "limits.max_waiting: must be more than zero")
 	check(c.HSM.Sessions >= 0 && c.HSM.Sessions <= maxSessions, "hsm.sessions: must be 0 to %d", maxSessions)
 	check(c.HSM.CallTimeout >= 0 && c.HSM.CallTimeout < max(c.Server.RequestTimeout, 1), "hsm.call_timeout: must be shorter than server.request_timeout (%s), and not less than zero", c.Server.RequestTimeout)
@@ -64,7 +64,7 @@ func (c *Config) validate() error {
 	c.validateOrigins(check)
 	c.validateChain(check)
 	c.validateQuorum(check)
-	check(c.Limits.GraphQLRate != appliance.Rate{}, "limits.graphql_rate: has no default to fall back to; give a rate such as 100/s, or unlimited")
+	check(c.Limits.GraphQLRate != appliance.Rate{}, "limits.graphql_rate: must be a rate such as 100/s, or unlimited")
 	g := c.GraphQL
 	for name, value := range map[string]int64{
 		"max_query": int64(g.MaxQuery), "max_variables": int64(g.MaxVariables), "max_response": int64(g.MaxResponse), "cache_size": int64(g.CacheSize),

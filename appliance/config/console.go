@@ -46,10 +46,10 @@ func (c *Config) validateOIDC(check func(ok bool, format string, args ...any)) {
 		"console.oidc.issuer: %q is not an address such as https://login.example.com", o.Issuer)
 	check(o.ClientID != "", "console.oidc.client_id: is needed with console.oidc.issuer")
 	check(slices.Contains(o.Scopes, "openid"), "console.oidc.scopes: must have openid")
-	check(len(o.Viewers)+len(o.Auditors)+len(o.Operators) > 0, "console.oidc: nobody could open the console: name groups in viewers, auditors or operators")
+	check(len(o.Viewers)+len(o.Auditors)+len(o.Operators) > 0, "console.oidc: no group may open the console: set viewers, auditors or operators")
 	if o.ClientSecret != "" {
 		secret := Header{"console.oidc.client_secret", o.ClientSecret}
-		check(secret.Kept(), "console.oidc.client_secret: must be file:/path or credential:NAME, which say where it is")
+		check(secret.Kept(), "console.oidc.client_secret: must be file:/path or credential:NAME, the location of the secret")
 		if secret.Kept() {
 			err := secret.Check()
 			check(err == nil, "%v", err)

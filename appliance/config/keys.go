@@ -128,7 +128,7 @@ func (c *Config) validateKeys(check func(ok bool, format string, args ...any)) {
 	}
 	check(c.HSM.Address == "", "hsm.address: is of the one key of hsm.uri; with hsm.keys it stands in the key's entry, as address")
 	check(len(c.HSM.Keys) <= appliance.MostAttestorKeys, "hsm.keys: has %d entries, and may have %d", len(c.HSM.Keys), appliance.MostAttestorKeys)
-	check(c.DefaultKey().Name != "", "hsm.keys: none is active, so that nobody would sign for API keys that are bound to none")
+	check(c.DefaultKey().Name != "", "hsm.keys: set state: active on one key, which signs for API keys without a binding")
 	names, addresses := make(map[string]bool), make(map[appliance.Address]string)
 	for i, k := range c.HSM.Keys {
 		if !appliance.ValidAttestorKeyName(k.Name) {

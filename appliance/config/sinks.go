@@ -96,7 +96,7 @@ func (c *Config) validateSinks(check func(ok bool, format string, args ...any)) 
 
 func (s Sink) validate(check func(ok bool, format string, args ...any)) {
 	check(slices.Contains([]string{SinkSyslog, SinkHTTPS, SinkFile}, s.Type), "type: %q is not syslog, https or file", s.Type)
-	check(s.Format == "json" || s.Type != SinkHTTPS, "format: type https takes json alone")
+	check(s.Format == "json" || s.Type != SinkHTTPS, "format: must be json for type https")
 	check(slices.Contains([]string{StartFirst, StartNow}, s.Start), "start: %q is not first or now", s.Start)
 	check(s.Batch > 0 && s.Batch <= maxSinkBatch, "batch: must be 1 to %d", maxSinkBatch)
 	check(s.BatchBytes > 0 && s.BatchBytes <= maxSinkBytes, "batch_bytes: must be more than zero, and at most 64MiB")
@@ -105,7 +105,7 @@ func (s Sink) validate(check func(ok bool, format string, args ...any)) {
 	check((s.Cert == "") == (s.Key == ""), "cert and key go together")
 	if s.Type == SinkFile {
 		check(filepath.IsAbs(s.Path), "path: %q is not an absolute path", s.Path)
-		check(s.URL == "" && s.CA == "" && s.Cert == "" && s.ServerName == "" && len(s.Headers) == 0 && !s.Gzip, "type file has a path, and nothing of the network")
+		check(s.URL == "" && s.CA == "" && s.Cert == "" && s.ServerName == "" && len(s.Headers) == 0 && !s.Gzip, "type file has path, but not url, ca, cert, server_name, headers or gzip")
 		return
 	}
 	check(s.Path == "", "path: is for type file")
@@ -115,7 +115,7 @@ func (s Sink) validate(check func(ok bool, format string, args ...any)) {
 	for _, h := range s.Headers {
 		err := h.Check()
 		check(err == nil, "headers: %v", err)
-		check(err != nil || h.Kept(), "headers: %s: the value is not written here: %s: file:/path says where it is", h.Name, h.Name)
+		check(err != nil || h.Kept(), "headers: %s: must not contain the value: write its location, such as %s: file:/path", h.Name, h.Name)
 	}
 }
 
@@ -132,9 +132,9 @@ func (s Sink) checkURL() error {
 	case u.User != nil || u.RawQuery != "" && s.Type == SinkSyslog || u.Fragment != "":
 		return fmt.Errorf("must have no user or password, query or fragment")
 	case s.Type == SinkSyslog && u.Path != "":
-		return fmt.Errorf("must have a host and a port, and nothing behind them")
+		return fmt.Errorf("must end after the host and the port")
 	case u.Scheme == plain && !IsLoopback(net.JoinHostPort(u.Hostname(), "0")):
-		return fmt.Errorf("%s:// is for this machine alone, since anybody on the way reads it: use %s://", plain, secure)
+		return fmt.Errorf("%s:// is unencrypted and allowed on this machine only: use %s://", plain, secure)
 	}
 	return nil
 }

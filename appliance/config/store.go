@@ -112,7 +112,7 @@ func (u DatabaseURL) check() error {
 	case u != "" && !IsDatabaseURL(string(u)):
 		return errors.New("must be a URL such as postgres://attestd@db.example.com/attestd, or empty for the file in data_dir")
 	case strings.Contains(string(u), hiddenPassword):
-		return errors.New("attestd config show has hidden the password; put it here again, or better into a passfile (PGPASSFILE)")
+		return errors.New("has the placeholder of attestd config show; write the password, or better a passfile (PGPASSFILE)")
 	}
 	return nil
 }

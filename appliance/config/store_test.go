@@ -43,10 +43,10 @@ func TestWhatIsNoDatabaseIsRefusedWithoutItsPassword(t *testing.T) {
 	for url, want := range map[string]string{
 		"mysql://attestd:swordfish@db/attestd":    "must be a URL such as postgres://",
 		"host=db password=swordfish":              "must be a URL such as postgres://",
-		"postgres://attestd:xxxxx@db/attestd":     "has hidden the password",
+		"postgres://attestd:xxxxx@db/attestd":     "has the placeholder of attestd config show",
 		"/var/lib/attestd/swordfish":              "must be a URL such as postgres://",
-		"postgres:///attestd?password=xxxxx&a=b":  "has hidden the password",
-		"postgresql://attestd:xxxxx@/x?swordfish": "has hidden the password",
+		"postgres:///attestd?password=xxxxx&a=b":  "has the placeholder of attestd config show",
+		"postgresql://attestd:xxxxx@/x?swordfish": "has the placeholder of attestd config show",
 	} {
 		_, err := none.Load(map[string]any{"store.url": url})
 		if err == nil || !strings.Contains(err.Error(), "store.url: ") || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "swordfish") {

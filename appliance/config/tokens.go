@@ -68,7 +68,7 @@ func placesOf(path, name string, layers map[string]map[string]any) (places []str
 		case "environment":
 			places = append(places, "the variable "+EnvName(name))
 		default:
-			places = append(places, "what is chosen here")
+			places = append(places, "the flags of this command")
 		}
 	}
 	return places

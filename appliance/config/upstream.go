@@ -36,7 +36,7 @@ func (c *Config) validateUpstream(check func(ok bool, format string, args ...any
 		}
 	}
 	check(g.UpstreamTimeout > 0, "graphql.upstream_timeout: must be more than zero")
-	check(g.UpstreamRate != appliance.Rate{}, "graphql.upstream_rate: has no default to fall back to; give a rate such as 10/s, or unlimited")
+	check(g.UpstreamRate != appliance.Rate{}, "graphql.upstream_rate: must be a rate such as 10/s, or unlimited")
 	for _, d := range []struct {
 		name  string
 		value time.Duration
@@ -44,12 +44,12 @@ func (c *Config) validateUpstream(check func(ok bool, format string, args ...any
 		check(d.value >= minInterval, "graphql.%s: must be at least %s", d.name, minInterval)
 	}
 	check(g.Overlap > 0, "graphql.overlap: must be more than zero")
-	check(g.MaxLag >= 0, "graphql.max_lag: must not be negative; 0s bears any lag")
-	check(g.MaxLag <= 0 || c.Follows(), "graphql.max_lag: needs graphql.source replica and graphql.upstream; without, the lag is never known")
-	check(g.MaxLag <= 0 || g.MaxLag > g.PollInterval, "graphql.max_lag: must be more than graphql.poll_interval, within which nothing is asked")
+	check(g.MaxLag >= 0, "graphql.max_lag: must not be negative; 0s allows any lag")
+	check(g.MaxLag <= 0 || c.Follows(), "graphql.max_lag: needs graphql.source replica and graphql.upstream, which give the lag")
+	check(g.MaxLag <= 0 || g.MaxLag > g.PollInterval, "graphql.max_lag: must be more than graphql.poll_interval")
 	check(g.Fallback == "" || g.Fallback == FromProxy, "graphql.fallback: %q is not proxy or empty", g.Fallback)
 	check(g.Fallback == "" || c.Follows(), "graphql.fallback: needs graphql.source replica and graphql.upstream")
-	check(g.StaleIfError >= 0, "graphql.stale_if_error: must not be negative; 0s serves nothing past its ttl")
+	check(g.StaleIfError >= 0, "graphql.stale_if_error: must not be negative; 0s never serves expired answers")
 }
 
 // minInterval prevents a mistyped interval from flooding the upstream or the witnesses.
@@ -97,7 +97,7 @@ func (h Header) Check() error {
 	case isCredential && (credential != filepath.Base(credential) || !filepath.IsLocal(credential) || credential == "."):
 		return fmt.Errorf("%s: credential: must be followed by a name without a slash", h.Name)
 	case h.Value == hiddenValue:
-		return fmt.Errorf("%s: attestd config show has hidden the value; put it here again", h.Name)
+		return fmt.Errorf("%s: has the placeholder of attestd config show; write the value", h.Name)
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func (r *running) openChain() (err error) {
 			return err
 		}
 		aside := path + ".damaged-" + time.Now().UTC().Format("20060102T150405Z")
-		r.logger.Error("chain: what was read is damaged, and is read again", "aside", aside, "error", err.Error())
+		r.logger.Error("chain: the file of redemptions is damaged and was set aside; the watchtower reads the chain again", "aside", aside, "error", err.Error())
 		if err := os.Rename(path, aside); err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ func RequireSetup(from *config.Source, c *config.Config) error {
 	if files.Exists(strings.TrimPrefix(uris[0].PINSource, "file:")) {
 		return nil
 	}
-	return fmt.Errorf("no configuration yet: run 'attestd setup', which writes %s", path)
+	return fmt.Errorf("no configuration in %s: create it with: attestd setup", path)
 }
 
 // CheckReferences checks the files and URIs that the configuration names, as far as that is possible without the HSM.
@@ -87,7 +87,7 @@ func CheckCertificate(c *config.Config) error {
 
 // NotChecked lists what CheckReferences leaves out because it needs other machines. doctor checks that.
 func NotChecked(c *config.Config) []string {
-	open := []string{"the HSM, its PIN and its key", "whether the ports are free", "who may read the files"}
+	open := []string{"the HSM, its PIN and its key", "whether the ports are free", "owners and modes of the files"}
 	for _, other := range []struct {
 		asked bool
 		what  string

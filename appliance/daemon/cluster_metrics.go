@@ -21,7 +21,7 @@ const membersTimeout = time.Second
 
 func newClusterMetrics(database *postgres.Store) *clusterMetrics {
 	return &clusterMetrics{database, prometheus.NewDesc("attestd_cluster_members_differ",
-		"1 while members differ in a setting that must be the same on all, else 0.", []string{"of"}, nil)}
+		"1 if members differ in a setting that must be the same on all, 0 otherwise.", []string{"of"}, nil)}
 }
 
 // Describe implements prometheus.Collector.

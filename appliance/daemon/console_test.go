@@ -48,7 +48,7 @@ func TestAReloadLeavesTheConsoleItsCertificatesOfClients(t *testing.T) {
 	r.config.Console.Listen = "192.0.2.1:9465"
 	next := &config.Config{}
 	next.Server.TLS.Cert, next.Server.TLS.Key = "cert.pem", "key.pem"
-	if _, err := r.prepareTLS(next); err == nil || !strings.Contains(err.Error(), "the console at 192.0.2.1:9465 takes certificates of clients") {
+	if _, err := r.prepareTLS(next); err == nil || !strings.Contains(err.Error(), "the console at 192.0.2.1:9465 accepts client certificates") {
 		t.Error(err)
 	}
 }

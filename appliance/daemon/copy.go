@@ -75,7 +75,7 @@ func at(c *config.Config, ref string) *config.Config {
 func openSource(ctx context.Context, c *config.Config, ref string) (*Store, error) {
 	s, err := ReadStore(at(c, ref))
 	if errors.Is(err, bolt.ErrInUse) {
-		return nil, fmt.Errorf("%w: stop it first, for what it attests meanwhile would be in no copy: systemctl stop attestd", err)
+		return nil, fmt.Errorf("%w: the copy would lack attestations made during copying; stop attestd first: systemctl stop attestd", err)
 	}
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func refuseLiveMembers(ctx context.Context, database *postgres.Store) error {
 	}
 	for _, m := range members {
 		if m.Live {
-			return fmt.Errorf("the appliance %s uses it (seen %s ago): stop it first, for what it attests meanwhile would be in no copy", m.Name, max(0, time.Since(m.LastSeen)).Round(time.Second))
+			return fmt.Errorf("the appliance %s uses it (seen %s ago), so the copy would lack attestations made during copying; stop attestd on %[1]s first: systemctl stop attestd", m.Name, max(0, time.Since(m.LastSeen)).Round(time.Second))
 		}
 	}
 	return nil
@@ -123,7 +123,7 @@ func openTarget(c *config.Config, ref string, key appliance.LogKey) (archive.Cop
 func openFileTarget(c *config.Config, dir string, key appliance.LogKey) (t archive.CopyTarget, end func() error, err error) {
 	name, unfinished := filepath.Join(dir, archive.StoreFile), filepath.Join(dir, unfinishedCopy)
 	if files.Exists(name) {
-		return t, nil, fmt.Errorf("%s is there already: a copy is made in an empty store only", name)
+		return t, nil, fmt.Errorf("%s exists: the target of a copy must be an empty store", name)
 	}
 	var store *bolt.Store
 	_, err = asOwner(at(c, "bolt:"+dir), func() (*Store, error) {
@@ -164,12 +164,12 @@ func bringLogKey(c *config.Config, dir string, key appliance.LogKey) error {
 			return fmt.Errorf("log key: %w", err)
 		}
 		if here, err := appliance.ParseLogKey(string(secret)); err != nil || here.VerifierText != key.VerifierText {
-			return errors.Join(errors.New("log key: the one in data_dir is not the source's"), err)
+			return errors.Join(errors.New("log key: the key in data_dir differs from the source's"), err)
 		}
 		return files.Write(filepath.Join(dir, archive.LogKeyFile), secret, 0o600)
 	}
 	if err == nil && there.VerifierText != key.VerifierText {
-		err = fmt.Errorf("%s is of another log than the source", filepath.Join(dir, archive.LogKeyFile))
+		err = fmt.Errorf("%s belongs to another log than the source", filepath.Join(dir, archive.LogKeyFile))
 	}
 	return err
 }

@@ -143,7 +143,7 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	defer r.watchChains(ctx)() // ends before its file is closed
 	defer r.gatherCosignatures(ctx)()
 	err = r.wait(ctx, failed, hangup)
-	r.logger.Info("stopping: finishing what was accepted", "timeout", c.Server.ShutdownTimeout.String())
+	r.logger.Info("stopping: completing accepted requests", "timeout", c.Server.ShutdownTimeout.String())
 	r.notify(daemon.SdNotifyStopping)
 	if errors.Is(err, bolt.ErrReplaced) { // a removed file is copied before the process ends
 		r.notify(extendStop)
@@ -159,7 +159,7 @@ const (
 
 // giveUp ends a process whose parts do not end, for example on a hung disk. Every answered attestation is in the store.
 func (r *running) giveUp() {
-	r.logger.Error("stopping: a part does not end; attestd ends without it, and nothing that was answered is lost")
+	r.logger.Error("stopping: a component did not stop in time; exiting without it, no issued attestation is lost")
 	err := r.store.storage.Close()
 	r.logger.Error("stopped", "store", fmt.Sprint(err))
 	r.options.Exit(1)
@@ -236,7 +236,7 @@ func (r *running) newestSigner(ctx context.Context) (*appliance.Address, error) 
 	if r.config.Store.URL == "" || code != appliance.CodeJournalUnavailable && code != appliance.CodeTimeout {
 		return newest, err
 	}
-	r.logger.Warn("journal: the database does not serve yet; attestd starts without it, and attests once it does", "error", err.Error())
+	r.logger.Warn("journal: the database is unavailable; attestd starts without it, and attests once it is available", "error", err.Error())
 	if key := r.config.DefaultKey(); key.Address == "" {
 		r.attestor.Journal = &unproven{Journal: journal, check: func(ctx context.Context) error {
 			newest, err := newestSigner(ctx, journal)
@@ -314,7 +314,7 @@ func (r *running) records() int64 {
 // notify sends a state to the service manager, if there is one.
 func (r *running) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		r.logger.Warn("the service manager could not be told", "state", state, "error", err.Error())
+		r.logger.Warn("cannot notify the service manager", "state", state, "error", err.Error())
 	}
 }
 
@@ -328,15 +328,15 @@ func (r *running) wait(ctx context.Context, failed <-chan error, hangup <-chan o
 			return nil
 		case err := <-failed:
 			if err == nil {
-				err = errors.New("a server stopped by itself")
+				err = errors.New("a server stopped unexpectedly")
 			}
 			return err
 		case err := <-r.store.Failed():
 			r.untold = true
 			if errors.Is(err, bolt.ErrReplaced) {
-				return fmt.Errorf("nothing more is signed: %w", err)
+				return fmt.Errorf("signing stopped: %w", err)
 			}
-			return fmt.Errorf("the journal's disk failed; what was answered is safe, and nothing more is signed: %w", err)
+			return fmt.Errorf("the journal's disk failed and signing stopped; issued attestations are safe. Read the kernel's log: dmesg: %w", err)
 		case next := <-r.continued:
 			return r.follows(next)
 		}

@@ -49,7 +49,7 @@ func MemberName(c *config.Config) (string, error) {
 	}
 	host, err := os.Hostname()
 	if err != nil {
-		return "", fmt.Errorf("cluster.name is not set, and the host has no name: %w", err)
+		return "", fmt.Errorf("cluster.name is not set and the host name is unknown; set cluster.name: %w", err)
 	}
 	return host, nil
 }
@@ -203,10 +203,10 @@ func sharedLogKey(c *config.Config, log *LogHSM) (appliance.LogKey, error) {
 	}
 	other, err := postgres.LogOf(ctx, string(c.Store.URL))
 	if err != nil {
-		return appliance.LogKey{}, fmt.Errorf("%s is not there, and whether the database has a journal already cannot be asked: %w", path, err)
+		return appliance.LogKey{}, fmt.Errorf("%s is missing, and the database is unavailable, so attestd cannot tell whether the database has a journal already: %w", path, err)
 	}
 	if other != "" {
-		return appliance.LogKey{}, fmt.Errorf("%s is not there, but the database has the journal %s: bring it from a member: attestd setup --bundle FILE there, attestd setup --join FILE here", path, other)
+		return appliance.LogKey{}, fmt.Errorf("%s is missing, but the database has the journal %s: copy the log key from a member: attestd setup --bundle FILE there, attestd setup --join FILE here", path, other)
 	}
 	return openLogKey(c, log)
 }

@@ -38,7 +38,7 @@ func (r *running) closeEvents() {
 		cancel()
 	}
 	if err := r.events.Close(ctx); err != nil {
-		r.logger.Warn("the journal could not be told all", "error", err.Error())
+		r.logger.Warn("cannot record events in the journal", "error", err.Error())
 	}
 }
 

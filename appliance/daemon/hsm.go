@@ -25,7 +25,7 @@ func TokenURIs(c *config.Config) ([]hsm.URI, error) {
 	var failures []error
 	for _, k := range c.AttestorKeys() {
 		if n := len(k.TokenURIs()); n > hsm.MostTokens {
-			return nil, named(k, fmt.Errorf("uris: has %d entries, and may have %d", n, hsm.MostTokens))
+			return nil, named(k, fmt.Errorf("uris: has %d entries; the maximum is %d", n, hsm.MostTokens))
 		}
 	}
 	seen := make(map[string]int)
@@ -47,9 +47,9 @@ func TokenURIs(c *config.Config) ([]hsm.URI, error) {
 // sameToken returns the error for two entries that name the same token.
 func sameToken(c *config.Config, i, before int) error {
 	if len(c.HSM.Keys) == 0 {
-		return fmt.Errorf("%s: is the same token as entry %d", c.TokenSetting(i), before+1)
+		return fmt.Errorf("%s: same token as entry %d; remove one of them", c.TokenSetting(i), before+1)
 	}
-	return fmt.Errorf("%s: is the same token and key as %s", c.TokenSetting(i), c.TokenSetting(before))
+	return fmt.Errorf("%s: same token and key as %s; remove one of them", c.TokenSetting(i), c.TokenSetting(before))
 }
 
 // parseTokens reads the URIs of a key's tokens.
@@ -111,7 +111,7 @@ func tokensOpener(c *config.Config, k config.AttestorKey, uris []hsm.URI, logins
 		case err != nil && len(uris) == 1:
 			return nil, WithRemedy(err)
 		case err != nil:
-			return nil, fmt.Errorf("no token of %s can be used; 'attestd doctor' says how to mend each:\n%w", cmp.Or(k.Name, "hsm.uris"), err)
+			return nil, fmt.Errorf("no token of %s can be used; run attestd doctor for the remedies:\n%w", cmp.Or(k.Name, "hsm.uris"), err)
 		}
 		return tokens, nil
 	}
@@ -121,9 +121,11 @@ func tokensOpener(c *config.Config, k config.AttestorKey, uris []hsm.URI, logins
 func WithRemedy(err error) error {
 	switch {
 	case errors.Is(err, hsm.ErrNoToken):
-		return fmt.Errorf("%w\nthe library finds no device and no server of the HSM: see that they are up and that its own configuration names them", err)
+		return fmt.Errorf("%w\nthe PKCS#11 library finds no device or server of the HSM: check that it is up, and that the library's own configuration names it", err)
+	case errors.Is(err, hsm.ErrOtherKeys):
+		return fmt.Errorf("%w\ncorrect object or id in hsm.uri, then start attestd again: systemctl restart attestd", err)
 	case errors.Is(err, hsm.ErrNotFound):
-		return fmt.Errorf("%w\n'attestd hsm init' makes the token and the key that hsm.uri names", err)
+		return fmt.Errorf("%w\ncorrect hsm.uri; on a new appliance, create the token and the key: attestd hsm init", err)
 	}
 	return err
 }

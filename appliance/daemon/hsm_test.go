@@ -15,8 +15,9 @@ func TestTheRemedyFitsWhatIsMissing(t *testing.T) {
 		err           error
 		with, without string
 	}{
+		"a mistyped key":  {fmt.Errorf("%w: %w", hsm.ErrNotFound, hsm.ErrOtherKeys), "correct object or id", "hsm init"},
 		"no such token":   {hsm.ErrNotFound, "attestd hsm init", "server"},
-		"no token at all": {fmt.Errorf("%w: %w", hsm.ErrNotFound, hsm.ErrNoToken), "server of the HSM", "hsm init"},
+		"no token at all": {fmt.Errorf("%w: %w", hsm.ErrNotFound, hsm.ErrNoToken), "device or server of the HSM", "hsm init"},
 		"a wrong PIN":     {hsm.ErrPIN, "PIN", "hsm init"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -99,7 +99,7 @@ func (r *running) refuseLibrary(pid int) error {
 	marked, err := sandbox.Marked(pid)
 	if marked {
 		err = fmt.Errorf("process %d is the HSM's library", pid)
-		r.logger.Error("the HSM's library tried to use the admin socket and was refused; replace the library, and the key with it", "pid", pid)
+		r.logger.Error("the HSM's library tried to use the admin socket and was refused; the library is not trustworthy: replace it, and the attestor key", "pid", pid)
 	}
 	return err
 }
@@ -129,9 +129,9 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("another program listens on %s: %w", address, syscall.EADDRINUSE)
+		return nil, fmt.Errorf("%s: in use by another program (find it with: ss -ltnp): %w", address, syscall.EADDRINUSE)
 	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("listen on %s: %w: a port below 1024 takes CAP_NET_BIND_SERVICE, which attestd.service has", address, syscall.EACCES)
+		return nil, fmt.Errorf("listen on %s: %w: a port below 1024 needs CAP_NET_BIND_SERVICE, which attestd.service has", address, syscall.EACCES)
 	}
 	var why *os.SyscallError
 	if errors.As(err, &why) {
@@ -206,7 +206,7 @@ func (r *running) maxConnections() int {
 		return most
 	}
 	room := max(int(files.Cur)-otherDescriptors, int(files.Cur)/4, 1)
-	r.logger.Warn("server.max_connections is more than the limit of open files has room for: raise LimitNOFILE= of the unit (ulimit -n), or lower it",
+	r.logger.Warn("server.max_connections exceeds the limit of open files: raise LimitNOFILE= of the unit (ulimit -n), or lower server.max_connections",
 		"server.max_connections", most, "open_files", files.Cur, "connections", room)
 	return room
 }

@@ -64,7 +64,7 @@ func OpenLogHSM(c *config.Config, logger *slog.Logger, logins *worker.Logins) (*
 func parseLogKeyURI(c *config.Config) (hsm.URI, error) {
 	uri, err := hsm.ParseURI(c.Journal.Key)
 	if err == nil && uri.Object == "" && len(uri.ID) == 0 {
-		err = errors.New("the URI must name the key: add object=LABEL")
+		err = errors.New("the URI has no key: add object=LABEL")
 	}
 	if err != nil {
 		return uri, fmt.Errorf("journal.key: %w", err)
@@ -115,16 +115,16 @@ func (l *LogHSM) Close() error {
 
 // checkLogKey compares log.key with journal.key.
 func (l *LogHSM) checkLogKey(key appliance.LogKey) error {
-	const rotate = "attestd log rotate-key --reason REASON, while attestd is stopped"
+	const rotate = "attestd log rotate-key --reason REASON (with attestd stopped)"
 	switch {
 	case l == nil && !key.IsFile():
-		return fmt.Errorf("%s is the verifier key %s, whose secret is in an HSM: name that key in journal.key, or continue the log with a key in a file: %s",
+		return fmt.Errorf("%s has only the verifier key %s, whose secret is in an HSM: set journal.key to that key, or continue the log with a key in a file: %s",
 			archive.LogKeyFile, key.VerifierText, rotate)
 	case l != nil && key.IsFile():
 		return fmt.Errorf("%s holds a secret key, but journal.key names a key in an HSM: continue the log with that key: %s; or remove journal.key",
 			archive.LogKeyFile, rotate)
 	case l != nil && !key.PublicKey().Equal(l.PublicKey()):
-		return fmt.Errorf("journal.key names another key than %s, which is %s: correct journal.key, or continue the log with the key that it names: %s",
+		return fmt.Errorf("journal.key names another key than %s, which has %s: correct journal.key, or continue the log with the new key: %s",
 			archive.LogKeyFile, key.VerifierText, rotate)
 	}
 	return nil

@@ -21,7 +21,7 @@ func (r *running) goesOn(next appliance.LogKey, secret string) {
 // follows replaces the log key with the new log's key. The daemon ends with the returned error, and the next start uses the new log.
 func (r *running) follows(next successor) error {
 	if err := archive.ReplaceLogKey(r.config.DataDir, r.store.LogKey, next.secret); err != nil {
-		return fmt.Errorf("the journal goes on as another log, %s, whose key could not be put in place: %w", next.key.Verifier.Name(), err)
+		return fmt.Errorf("the journal continues as the log %s, but its key cannot be written to data_dir: %w", next.key.Verifier.Name(), err)
 	}
-	return fmt.Errorf("the journal goes on as another log, %s, whose key is in place now: attestd must be started again", next.key.Verifier.Name())
+	return fmt.Errorf("the journal continues as the log %s, and its key is now in data_dir: restart attestd: systemctl restart attestd", next.key.Verifier.Name())
 }

@@ -26,8 +26,8 @@ func (r *running) measure() {
 	if r.replica != nil {
 		r.registry.MustRegister(
 			newReplicaMetrics(r.replica, r.follower),
-			gauge("attestd_replica_available", "1 while reads can be answered from the replica, else 0.", func() float64 { return oneIf(r.replica.Ready() == nil) }),
-			counter("attestd_replica_set_aside_total", "Replicas that were damaged or could not be opened, each set aside for an empty one.", r.replica.SetAsideCount),
+			gauge("attestd_replica_available", "1 if the replica can answer reads, 0 otherwise.", func() float64 { return oneIf(r.replica.Ready() == nil) }),
+			counter("attestd_replica_set_aside_total", "Replicas that were damaged or could not be opened, and were set aside for an empty one.", r.replica.SetAsideCount),
 		)
 	}
 	if r.tower != nil {
@@ -40,23 +40,23 @@ func (r *running) measure() {
 	r.registry.MustRegister(newWitnessMetrics(r.witnesses.Status))
 	r.registry.MustRegister(
 		build,
-		counter("attestd_log_dropped_total", "Lines of the log that were dropped, because they were not read in time.", func() uint64 {
+		counter("attestd_log_dropped_total", "Log lines that were dropped because the reader of the log was too slow.", func() uint64 {
 			if r.options.LogDropped == nil {
 				return 0
 			}
 			return r.options.LogDropped()
 		}),
-		gauge("attestd_journal_records", "Attestations in the journal, and events.", func() float64 { return float64(r.records()) }),
-		gauge("attestd_journal_lost", "1 while the journal is not the one that was published, and nothing is attested; else 0.",
+		gauge("attestd_journal_records", "Records in the journal: attestations and events.", func() float64 { return float64(r.records()) }),
+		gauge("attestd_journal_lost", "1 if the journal lacks published records, so that attestd does not attest; 0 otherwise.",
 			func() float64 { return oneIf(r.store.Guard.Loss() != nil) }),
-		gauge("attestd_journal_mark_records", "Records that the high-water mark covers: the highest checkpoint that was published here, on the disk.",
+		gauge("attestd_journal_mark_records", "Records covered by the high-water mark, the highest checkpoint that this appliance has published.",
 			func() float64 { return float64(r.store.Guard.Mark().Tree.N) }),
-		gauge("attestd_paused", "1 while an operator has paused attesting, else 0.", func() float64 { return oneIf(r.store.Stop.State().Paused != nil) }),
-		counter("attestd_second_beneficiaries_total", "Attestations of an unspendable address for another beneficiary than its first, of which the policy warns.", r.seconds.Load),
-		gauge("attestd_halted", "1 while the watchtower has halted attesting, else 0.", func() float64 { return oneIf(r.store.Stop.State().Halted != nil) }),
-		gauge("attestd_journal_ahead_seconds", "By how much the newest attestation is ahead of the clock, which jumped; 0 where it is not.",
+		gauge("attestd_paused", "1 if an operator has paused attesting, 0 otherwise.", func() float64 { return oneIf(r.store.Stop.State().Paused != nil) }),
+		counter("attestd_second_beneficiaries_total", "Attestations of an unspendable address for a second beneficiary, which the policy warns about.", r.seconds.Load),
+		gauge("attestd_halted", "1 if the watchtower has halted attesting, 0 otherwise.", func() float64 { return oneIf(r.store.Stop.State().Halted != nil) }),
+		gauge("attestd_journal_ahead_seconds", "Seconds by which the newest attestation is ahead of the clock, after the clock was set back; 0 otherwise.",
 			func() float64 { return r.store.Ahead().Seconds() }),
-		gauge("attestd_hsm_waiting", "Attestations that wait for their turn at the HSM.", func() float64 { return float64(r.attestor.Waiting()) }),
+		gauge("attestd_hsm_waiting", "Attestations that wait for the HSM.", func() float64 { return float64(r.attestor.Waiting()) }),
 	)
 }
 
@@ -83,7 +83,7 @@ func newReplicaMetrics(idx index.Index, f *follower.Follower) *replicaMetrics {
 	m := &replicaMetrics{
 		index: idx, follower: f,
 		rows:       describe("attestd_replica_rows", "Rows of the replica.", "kind"),
-		unverified: describe("attestd_replica_unverified", "Rows kept apart, because they contradict what can be checked of them."),
+		unverified: describe("attestd_replica_unverified", "Rows that failed verification and are quarantined."),
 	}
 	if f == nil {
 		return m
@@ -91,22 +91,22 @@ func newReplicaMetrics(idx index.Index, f *follower.Follower) *replicaMetrics {
 	add := func(kind prometheus.ValueType, name, help string, value func(follower.Status) float64) {
 		m.following = append(m.following, followerMetric{describe(name, help), kind, value})
 	}
-	add(gauge, "attestd_replica_lag_seconds", "By how much the replica may be out of date; NaN before all is read.", lagSeconds)
-	add(gauge, "attestd_replica_lag_rows", "Packets and transfers that the upstream has and the replica has not.",
+	add(gauge, "attestd_replica_lag_seconds", "Seconds by which the replica may be out of date; NaN before the backfill is complete.", lagSeconds)
+	add(gauge, "attestd_replica_lag_rows", "Packets and transfers of the upstream that the replica lacks.",
 		func(s follower.Status) float64 { return float64(s.LagRows) })
-	add(gauge, "attestd_replica_unlisted_rows", "Rows that the upstream counts and that a search of everything has not found.",
+	add(gauge, "attestd_replica_unlisted_rows", "Rows that the upstream counts but that a complete search has not found.",
 		func(s follower.Status) float64 { return float64(s.UnlistedRows) })
-	add(gauge, "attestd_replica_unfinished", "Packets under way, which are looked up again until they end.",
+	add(gauge, "attestd_replica_unfinished", "Packets in transit, which the follower looks up until they complete.",
 		func(s follower.Status) float64 { return float64(s.Unfinished) })
-	add(gauge, "attestd_replica_backfilled", "1 once all that the upstream has was read, else 0.",
+	add(gauge, "attestd_replica_backfilled", "1 once all rows of the upstream have been read, 0 before.",
 		func(s follower.Status) float64 { return oneIf(!s.Backfilled.IsZero()) })
-	add(gauge, "attestd_replica_follower_failing", "1 while the upstream fails, else 0.",
+	add(gauge, "attestd_replica_follower_failing", "1 if requests to the upstream fail, 0 otherwise.",
 		func(s follower.Status) float64 { return oneIf(s.Failing) })
-	add(gauge, "attestd_replica_newest_timestamp_seconds", "When the newest packet here was sent, Unix time; NaN where there is none.",
+	add(gauge, "attestd_replica_newest_timestamp_seconds", "Unix time at which the replica's newest packet was sent; NaN without packets.",
 		func(s follower.Status) float64 { return unixSeconds(s.Newest) })
-	add(gauge, "attestd_replica_oldest_timestamp_seconds", "When the oldest packet here was sent, down to which the backfill has come.",
+	add(gauge, "attestd_replica_oldest_timestamp_seconds", "Unix time at which the replica's oldest packet was sent: the backfill has reached this time.",
 		func(s follower.Status) float64 { return unixSeconds(s.Oldest) })
-	add(gauge, "attestd_replica_last_error_timestamp_seconds", "When the follower last failed, Unix time; NaN where it never has.",
+	add(gauge, "attestd_replica_last_error_timestamp_seconds", "Unix time of the follower's last failure; NaN if it has never failed.",
 		func(s follower.Status) float64 { return unixSeconds(s.LastErrorAt) })
 	add(counter, "attestd_replica_removed_total", "Rows removed by the follower because the upstream no longer has them.",
 		func(s follower.Status) float64 { return float64(s.Removed) })

@@ -108,7 +108,7 @@ func (r *running) governFirst(before rules, p *appliance.Policy) {
 		r.events.Record(policyEvent(before, governed, ""))
 	}
 	if err := governed.write(r.config.DataDir); err != nil { // the next start compares with older rules
-		r.logger.Warn("policy: the next start cannot compare with it", "error", err.Error())
+		r.logger.Warn("policy: cannot save the policy's size, so the next start cannot detect a shortened policy", "error", err.Error())
 	}
 }
 
@@ -126,7 +126,7 @@ func policyEvent(before, next rules, by string) appliance.Event {
 // second logs an attestation for a second beneficiary, without the addresses.
 func (r *running) second(e appliance.Entry, first appliance.Record) {
 	r.seconds.Add(1)
-	r.logger.Warn("policy: an unspendable address was attested for another beneficiary than before", "id", e.Record.ID.String(),
+	r.logger.Warn("policy: an unspendable address was attested for a second beneficiary", "id", e.Record.ID.String(),
 		"first", first.ID.String(), "api_key", e.Record.KeyID)
 	r.events.Record(appliance.Event{Kind: appliance.EventSecond, Details: map[string]string{
 		"id": e.Record.ID.String(), "firstId": first.ID.String(), "keyId": e.Record.KeyID,

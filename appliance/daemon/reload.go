@@ -27,7 +27,7 @@ func (r *running) reload(by string) ([]string, error) {
 	defer r.notify(daemon.SdNotifyReady)
 	needRestart, err := r.reloadConfig(by)
 	if err != nil {
-		r.logger.Error("reload: the configuration is refused, and the old one stays", "error", err.Error())
+		r.logger.Error("reload: the new configuration is invalid; the old one stays in effect", "error", err.Error())
 		return nil, err
 	}
 	r.logger.Info("reload: the configuration is loaded", "need_restart", needRestart)
@@ -57,7 +57,7 @@ func (r *running) recordReload(by string, policy *appliance.Policy, changed, nee
 // reloadConfig returns the names of changed settings that need a restart.
 func (r *running) reloadConfig(by string) (needRestart []string, err error) {
 	if r.options.Load == nil {
-		return nil, errors.New("this daemon does not load its configuration again")
+		return nil, errors.New("this daemon cannot reload its configuration; restart it")
 	}
 	next, err := r.options.Load()
 	if err != nil {
@@ -130,7 +130,7 @@ func checkRegular(c *config.Config) error {
 			continue
 		}
 		if stat, err := os.Stat(f.path); err == nil && !stat.Mode().IsRegular() { // the reader reports other errors
-			failures = append(failures, fmt.Errorf("%s: %s is %s, not a regular file: name a file", f.setting, f.path, stat.Mode().Type()))
+			failures = append(failures, fmt.Errorf("%s: %s is %s; set it to a regular file", f.setting, f.path, stat.Mode().Type()))
 		}
 	}
 	return errors.Join(failures...)
@@ -156,7 +156,7 @@ func (r *running) prepareTLS(next *config.Config) (adopt func(), err error) {
 		return func() {}, nil
 	}
 	if at := r.config.Console.Listen; files.ClientCA == "" && at != "" && !config.IsLoopback(at) {
-		return nil, fmt.Errorf("server.tls.client_ca: the console at %s takes certificates of clients until attestd is restarted", at)
+		return nil, fmt.Errorf("server.tls.client_ca: the console at %s accepts client certificates until attestd is restarted: systemctl restart attestd", at)
 	}
 	loaded, err := api.LoadCertificates(files.Cert, files.Key, files.ClientCA)
 	if err != nil {

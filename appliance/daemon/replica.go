@@ -50,7 +50,7 @@ func OpenReplica(c *config.Config) (*replica.Store, error) {
 		return err
 	})
 	if errors.Is(err, replica.ErrDamaged) || errors.Is(err, replica.ErrSchema) {
-		return nil, fmt.Errorf("%w; start attestd, which sets it aside and begins an empty one", err)
+		return nil, fmt.Errorf("%w; start attestd, which sets the file aside and creates an empty replica: systemctl start attestd", err)
 	}
 	if err != nil {
 		return nil, err

@@ -91,7 +91,7 @@ func restoreLogKey(c *config.Config, scratch, verifierKey string) error {
 	there, err := archive.ReadLogKey(c.DataDir)
 	switch {
 	case err == nil && there.VerifierText != verifierKey:
-		return fmt.Errorf("%s is of the log %s, the backup of %s: move it away, where the backup is meant", path, there.VerifierText, verifierKey)
+		return fmt.Errorf("%s belongs to the log %s, but the backup to %s: if the backup is right, move the file away", path, there.VerifierText, verifierKey)
 	case err == nil:
 		return nil
 	case !errors.Is(err, os.ErrNotExist):

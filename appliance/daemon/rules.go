@@ -97,22 +97,22 @@ func (r rules) check(c *config.Config, p *appliance.Policy, confirmed Confirmed)
 	var failures []error
 	next := rulesOf(p)
 	refuse := func(setting, path, what, flag string) {
-		failures = append(failures, fmt.Errorf("%s: %s %s. If that is right: attestd reload %s", setting, path, what, flag))
+		failures = append(failures, fmt.Errorf("%s: %s %s. If this is intended: attestd reload %s", setting, path, what, flag))
 	}
 	if n := next.Policy; n != nil && !n.same(r.Policy) {
 		switch name, path := "attestation.policy", c.Attestation.Policy; {
 		case p.Blank && !confirmed.Empty:
-			refuse(name, path, "is empty: nothing would be refused, and a comment says that this is meant", "--allow-empty")
+			refuse(name, path, "is empty and would refuse no request; a file with only a comment is accepted", "--allow-empty")
 		case !p.Blank && !confirmed.Shorter && r.Policy != nil && r.Policy.Entries >= smallPolicy && r.Policy.lostMost(n):
-			refuse(name, path, fmt.Sprintf("has %d values, and had %d", n.Entries, r.Policy.Entries), "--allow-shorter")
+			refuse(name, path, fmt.Sprintf("has %d values, and had %d before", n.Entries, r.Policy.Entries), "--allow-shorter")
 		}
 	}
 	if n := next.Screening; n != nil && !n.same(r.Screening) {
 		switch name, path := "attestation.screening_list", c.Attestation.ScreeningList; {
 		case n.Entries == 0 && !confirmed.Empty:
-			refuse(name, path, "has no address, so it would screen none", "--allow-empty")
+			refuse(name, path, "has no addresses and would screen none", "--allow-empty")
 		case n.Entries > 0 && !confirmed.Shorter && r.Screening.lostMost(n):
-			refuse(name, path, fmt.Sprintf("has %d addresses, and had %d", n.Entries, r.Screening.Entries), "--allow-shorter")
+			refuse(name, path, fmt.Sprintf("has %d addresses, and had %d before", n.Entries, r.Screening.Entries), "--allow-shorter")
 		}
 	}
 	return errors.Join(failures...)
@@ -131,7 +131,7 @@ func readRules(dataDir string) (r rules, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&r); err != nil {
-		return rules{}, fmt.Errorf("%s cannot be read: %w. Look at the policy and the screening list, then remove it", path, err)
+		return rules{}, fmt.Errorf("cannot read %s: %w. Check the policy and the screening list, then remove this file", path, err)
 	}
 	return r, nil
 }
@@ -146,7 +146,7 @@ func (r rules) write(dataDir string) error {
 		return err
 	}
 	if err := files.Write(filepath.Join(dataDir, RulesFile), append(text, '\n'), 0o600); err != nil {
-		return fmt.Errorf("remember the policy and the screening list: %w", err)
+		return fmt.Errorf("save the sizes of the policy and the screening list: %w", err)
 	}
 	return files.HandOver(dataDir, RulesFile)
 }

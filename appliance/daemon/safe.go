@@ -18,7 +18,7 @@ import (
 )
 
 // PlainHTTPRemedy is the remedy for an API without TLS that other machines can reach.
-const PlainHTTPRemedy = "set server.tls.cert and server.tls.key; or listen on 127.0.0.1; or, where a proxy before it speaks TLS, set server.allow_plain_http: true"
+const PlainHTTPRemedy = "set server.tls.cert and server.tls.key; or listen on 127.0.0.1; or, behind a proxy that terminates TLS, set server.allow_plain_http: true"
 
 // CheckPlainHTTP returns an error if other machines would reach the API at server.listen by plain HTTP, unless
 // server.allow_plain_http is set: API keys would cross the network in plain text.
@@ -45,7 +45,7 @@ func plainHTTP(c *config.Config, address string) error {
 	if c.Server.TLS.Cert != "" || c.Server.AllowPlainHTTP {
 		return nil
 	}
-	return fmt.Errorf("the API on %s would be plain HTTP, and API keys would cross the network readable: %s", address, PlainHTTPRemedy)
+	return fmt.Errorf("the API on %s would be plain HTTP, and API keys would cross the network unencrypted: %s", address, PlainHTTPRemedy)
 }
 
 // Secret is a file that only the daemon may read.
@@ -96,7 +96,7 @@ func checkModes(c *config.Config) error {
 			continue // opening it reports the error
 		}
 		if mode := stat.Mode().Perm(); mode&^s.Most&0o077 != 0 {
-			failures = append(failures, fmt.Errorf("%s: %s has mode %04o, so that others may use it: chmod %04o %s", s.Name, s.Path, mode, mode&s.Most, text.ShellWord(s.Path)))
+			failures = append(failures, fmt.Errorf("%s: %s has mode %04o, so other users have access: chmod %04o %s", s.Name, s.Path, mode, mode&s.Most, text.ShellWord(s.Path)))
 		}
 	}
 	return errors.Join(failures...)
@@ -116,8 +116,8 @@ func CheckSigner(k config.AttestorKey, address appliance.Address, newest *applia
 	}
 	if k.Name != "" {
 		return &OtherKey{
-			Detail: fmt.Sprintf("the key that hsm.keys names %s has the address %s, and its address says %s", k.Name, address, expected),
-			Remedy: "name the right token and key in its uri, or restore the HSM's backup; or correct its address",
+			Detail: fmt.Sprintf("the key %s of hsm.keys has the address %s, but its setting address says %s", k.Name, address, expected),
+			Remedy: "correct the token and key in its uri, or its address; or restore the HSM's backup",
 		}
 	}
 	says := "the journal's newest record was signed by"
@@ -125,8 +125,8 @@ func CheckSigner(k config.AttestorKey, address appliance.Address, newest *applia
 		says = "hsm.address says"
 	}
 	return &OtherKey{
-		Detail: fmt.Sprintf("the key that hsm.uri names has the address %s, and %s %s", address, says, expected),
-		Remedy: fmt.Sprintf("name the right token and key in hsm.uri, or restore the HSM's backup. Where the new key is meant, set its address as attestor "+
+		Detail: fmt.Sprintf("the key of hsm.uri has the address %s, but %s %s", address, says, expected),
+		Remedy: fmt.Sprintf("correct token and key in hsm.uri, or restore the HSM's backup. If the new key is intended, set its address as attestor "+
 			"on chain, then in the configuration, under hsm, address: %q", address),
 	}
 }

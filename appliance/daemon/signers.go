@@ -93,7 +93,7 @@ func (s *signers) newKey(c *config.Config, k config.AttestorKey, newest *applian
 		logger = logger.With("key", k.Name)
 	}
 	open := tokensOpener(c, k, uris, s.logins, logger)
-	return &signerKey{AttestorKey: k, uris: uris, fault: errors.New("it is still being opened"), open: func(ctx context.Context) (*hsm.Tokens, error) {
+	return &signerKey{AttestorKey: k, uris: uris, fault: errors.New("still opening"), open: func(ctx context.Context) (*hsm.Tokens, error) {
 		tokens, err := open(ctx, expected)
 		if err == nil {
 			if err = CheckSigner(k, tokens.Address(), newest); err != nil {
@@ -143,7 +143,7 @@ func (s *signers) failed(key *signerKey, err error) {
 	key.fault = err
 	s.mu.Unlock()
 	if !again && s.closing.Err() == nil {
-		s.logger.Error("attestor key cannot be opened: nothing is attested for API keys that are bound to it", "key", name, "error", err.Error())
+		s.logger.Error("cannot open attestor key: API keys bound to it cannot attest", "key", name, "error", err.Error())
 	}
 }
 
@@ -265,7 +265,7 @@ func (s *signers) prepare(ctx context.Context, next *config.Config, newest *appl
 	}
 	standard := slices.IndexFunc(next.AttestorKeys(), func(k config.AttestorKey) bool { return k.State == appliance.AttestorKeyActive })
 	if s.isUnopened(keys[standard]) {
-		return nil, errors.Join(fmt.Errorf("hsm.keys: %s cannot be the default, since it is not open", next.DefaultKey().Name), closeKeys(made))
+		return nil, errors.Join(fmt.Errorf("hsm.keys: %s cannot be the default: it is not open, see attestd hsm status", next.DefaultKey().Name), closeKeys(made))
 	}
 	return func() { s.adopt(keys, next) }, nil
 }
@@ -303,7 +303,7 @@ func (s *signers) adopt(keys []*signerKey, next *config.Config) {
 	for _, k := range s.keys {
 		if !slices.Contains(keys, k) {
 			left = append(left, k)
-			s.logger.Info("attestor key is left out", "key", k.Name, "address", k.Address)
+			s.logger.Info("attestor key removed", "key", k.Name, "address", k.Address)
 		}
 	}
 	for i, k := range next.AttestorKeys() {
@@ -330,7 +330,7 @@ func (s *signers) leave(keys []*signerKey, after time.Duration) {
 	case <-s.closing.Done():
 	}
 	if err := closeKeys(keys); err != nil {
-		s.logger.Warn("attestor key that is left out", "error", err.Error())
+		s.logger.Warn("cannot close a removed attestor key", "error", err.Error())
 	}
 }
 

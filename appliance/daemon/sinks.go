@@ -173,15 +173,15 @@ func newSinkMetrics(shipper *sinks.Shipper) *sinkMetrics {
 		m.figures = append(m.figures, sinkFigure{prometheus.NewDesc(name, help, []string{"sink"}, nil), kind, value})
 	}
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-	add(gauge, "attestd_sink_lag_records", "Records that a sink has not taken; missing before the journal could be read.",
+	add(gauge, "attestd_sink_lag_records", "Records that a sink has not accepted; absent before the journal can be read.",
 		func(s sinks.Status) float64 { return float64(*s.LagRecords) })
-	add(gauge, "attestd_sink_lag_seconds", "Age of the oldest record that a sink has not taken; 0 where it has all.",
+	add(gauge, "attestd_sink_lag_seconds", "Age of the oldest record that a sink has not accepted; 0 if it has all.",
 		func(s sinks.Status) float64 { return s.LagSeconds })
-	add(gauge, "attestd_sink_failing", "1 while a sink takes nothing, else 0.",
+	add(gauge, "attestd_sink_failing", "1 if a sink fails, 0 otherwise.",
 		func(s sinks.Status) float64 { return oneIf(s.Failing != "") })
-	add(counter, "attestd_sink_shipped_total", "Records that a sink took, each as often as it was sent.",
+	add(counter, "attestd_sink_shipped_total", "Records that a sink accepted; a record that was sent twice counts twice.",
 		func(s sinks.Status) float64 { return float64(s.Shipped) })
-	add(counter, "attestd_sink_failures_total", "Times that a sink did not take what was sent.",
+	add(counter, "attestd_sink_failures_total", "Batches that a sink did not accept.",
 		func(s sinks.Status) float64 { return float64(s.Failures) })
 	return m
 }

@@ -159,11 +159,11 @@ func stopInFile(c *config.Config) (*stop.Switch, error) {
 	path := filepath.Join(c.DataDir, stop.FileName)
 	file, err := stop.OpenFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("whether attesting is stopped: %w", err)
+		return nil, fmt.Errorf("cannot read whether attesting is paused or halted: %w", err)
 	}
 	s, err := stop.New(file, time.Now)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w: mend it, or remove it to attest", path, err)
+		return nil, fmt.Errorf("%s: %w: correct the file, or remove it to attest", path, err)
 	}
 	return s, nil
 }
@@ -277,7 +277,7 @@ func openLogKey(c *config.Config, log *LogHSM) (appliance.LogKey, error) {
 func newLogKey(c *config.Config, path string, log *LogHSM) (appliance.LogKey, error) {
 	journal := filepath.Join(c.DataDir, archive.StoreFile)
 	if _, err := os.Stat(journal); err == nil {
-		return appliance.LogKey{}, fmt.Errorf("%s is missing, but there is a journal %s that it signs: restore it from a backup (attestd restore)", path, journal)
+		return appliance.LogKey{}, fmt.Errorf("%s is missing, but the journal %s exists: restore the key from a backup: attestd restore FILE", path, journal)
 	}
 	origin, err := logOrigin(c)
 	if err != nil {
@@ -303,7 +303,7 @@ func logOrigin(c *config.Config) (string, error) {
 	}
 	host, err := os.Hostname()
 	if err != nil {
-		return "", fmt.Errorf("journal.origin is not set, and the host has no name: %w", err)
+		return "", fmt.Errorf("journal.origin is not set and the host name is unknown; set journal.origin: %w", err)
 	}
 	return host + "/attestd", nil
 }

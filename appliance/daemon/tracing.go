@@ -66,7 +66,7 @@ func (r *running) openTracing(ctx context.Context) (*tracing, error) {
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { r.logger.Warn("tracing", "error", err.Error()) })) // the default handler writes to stderr
 	// Spans wait in a queue, 2,048 at most, and further ones are dropped (OTEL_BSP_MAX_QUEUE_SIZE).
 	provider := sdk.NewTracerProvider(sdk.WithResource(described), sdk.WithBatcher(&reporting{SpanExporter: exporter, logger: r.logger}))
-	r.logger.Info("tracing: spans of attestations go to a collector", "endpoint", withoutQuery(shown))
+	r.logger.Info("tracing: sending spans of attestations to a collector", "endpoint", withoutQuery(shown))
 	return &tracing{provider, provider.Tracer("github.com/attestd/attestd")}, nil
 }
 
@@ -151,8 +151,8 @@ func (e *reporting) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) e
 func (e *reporting) tell(err error) {
 	switch failed := err != nil; {
 	case failed && !e.failing.Swap(true):
-		e.logger.Warn("tracing: the collector takes no spans, which are dropped; attestations go on", "error", err.Error())
+		e.logger.Warn("tracing: the collector fails, spans are dropped; attestations are not affected", "error", err.Error())
 	case !failed && e.failing.Swap(false):
-		e.logger.Info("tracing: the collector takes spans again")
+		e.logger.Info("tracing: the collector accepts spans again")
 	}
 }

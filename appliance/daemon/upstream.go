@@ -133,7 +133,7 @@ func (r *running) keepFollowing(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		r.logger.Error("the follower ended; the replica is served as it is, and another try is made", "in", followAgain.String(), "error", fmt.Sprint(err))
+		r.logger.Error("the follower failed and will be restarted; the replica is served as it is", "in", followAgain.String(), "error", fmt.Sprint(err))
 		select {
 		case <-ctx.Done():
 			return
@@ -165,9 +165,9 @@ func (r *running) replicaReady() func() error {
 		lag, known := r.follower.Lag()
 		switch {
 		case !known:
-			return appliance.Errorf(appliance.CodeReplicaBehind, "the replica has not been in step with its upstream yet")
+			return appliance.Errorf(appliance.CodeReplicaBehind, "the replica has not caught up with its upstream yet")
 		case lag > most:
-			return appliance.Errorf(appliance.CodeReplicaBehind, "the replica is %s behind its upstream, and may be %s (graphql.max_lag)", lag.Round(time.Second), most)
+			return appliance.Errorf(appliance.CodeReplicaBehind, "the replica is %s behind its upstream; the limit is %s (graphql.max_lag)", lag.Round(time.Second), most)
 		}
 		return nil
 	}

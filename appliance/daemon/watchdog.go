@@ -13,7 +13,7 @@ import (
 func (r *running) watchdog(ctx context.Context) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		r.logger.Warn("the service manager's watchdog is not served", "error", err.Error())
+		r.logger.Warn("cannot serve the service manager's watchdog", "error", err.Error())
 	}
 	if err != nil || interval == 0 {
 		return
@@ -23,7 +23,7 @@ func (r *running) watchdog(ctx context.Context) {
 			r.notify(daemon.SdNotifyWatchdog)
 			return
 		}
-		r.logger.Error("watchdog: no progress; the service manager will end this process", "error", err.Error(), "within", interval.String())
+		r.logger.Error("watchdog: no progress; the service manager will kill this process", "error", err.Error(), "within", interval.String())
 	})
 }
 

@@ -100,12 +100,12 @@ func newWitnessMetrics(status func() witness.Status) *witnessMetrics {
 	}
 	return &witnessMetrics{
 		status:       status,
-		newest:       describe("attestd_witness_newest_timestamp_seconds", "When the newest checkpoint that has a quorum of witnesses was cosigned by it, Unix time; 0 where none was."),
-		records:      describe("attestd_witness_newest_records", "Records that it covers."),
-		timestamp:    describe("attestd_witness_timestamp_seconds", "When a witness cosigned last, as it says, Unix time; 0 where it has not.", "witness"),
-		witnessed:    describe("attestd_witness_records", "Records of the tree that a witness cosigned last.", "witness"),
-		failing:      describe("attestd_witness_failing", "1 while a witness does not cosign, else 0.", "witness"),
-		contradicted: describe("attestd_witness_contradicts", "1 since a witness said that it has seen another history of the log, else 0.", "witness"),
+		newest:       describe("attestd_witness_newest_timestamp_seconds", "Unix time at which a quorum of witnesses cosigned the newest witnessed checkpoint; 0 without one."),
+		records:      describe("attestd_witness_newest_records", "Records covered by the newest witnessed checkpoint."),
+		timestamp:    describe("attestd_witness_timestamp_seconds", "Unix time of a witness's last cosignature, as the witness says; 0 if it has not cosigned.", "witness"),
+		witnessed:    describe("attestd_witness_records", "Records of the tree that a witness has cosigned last.", "witness"),
+		failing:      describe("attestd_witness_failing", "1 if a witness does not cosign, 0 otherwise.", "witness"),
+		contradicted: describe("attestd_witness_contradicts", "1 if a witness has reported another history of the log, 0 otherwise.", "witness"),
 	}
 }
 

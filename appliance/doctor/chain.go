@@ -13,11 +13,11 @@ import (
 
 // Remedies for contracts that are watched.
 const (
-	unknownRemedy  = "attestd chain redemptions --unknown names them; take the key out of use on chain first, as docs/chain.md says"
-	disputeRemedy  = "look the transactions up in a block explorer: attestd chain redemptions --unknown; then take the RPC that lies out of chain.contracts"
+	unknownRemedy  = "replace the attestor on chain first, as docs/chain.md says; list the redemptions: attestd chain redemptions --unknown"
+	disputeRemedy  = "list the transactions: attestd chain redemptions --unknown; compare them with a block explorer, then remove the wrong RPC from chain.contracts"
 	attestorRemedy = "set %s as attestor of the contract, or correct address and rpc in chain.contracts"
-	rpcRemedy      = "attestd asks again by itself; see that the URL in chain.contracts is right, and what its provider says"
-	haltedRemedy   = "when the cause is cleared up: attestd resume"
+	rpcRemedy      = "check the URL in chain.contracts, and ask the RPC's provider; attestd retries automatically"
+	haltedRemedy   = "find the cause: attestd chain status; once it is resolved: attestd resume"
 )
 
 // checkChain compares the contracts' attestors with the appliance's signer, and reports redemptions that the journal
@@ -33,7 +33,7 @@ func checkChain(ctx context.Context, p *subject) []Finding {
 	defer func() { _ = admin.Close() }()
 	status, err := admin.ChainStatus(ctx)
 	if err != nil {
-		return []Finding{warn("systemctl restart attestd, where chain.contracts was set since it was started", "the daemon watches no contract: %s", err)}
+		return []Finding{warn("if chain.contracts was set after the daemon started: systemctl restart attestd", "the daemon does not watch contracts: %s", err)}
 	}
 	var all []Finding
 	if status.Halted {
@@ -48,28 +48,28 @@ func checkChain(ctx context.Context, p *subject) []Finding {
 // judgeContract turns the daemon's status of a contract into findings.
 func judgeContract(c chain.ContractStatus, signer appliance.Address) (all []Finding) {
 	if n := c.Unknown - c.Disputed; n > 0 {
-		all = append(all, fail(unknownRemedy, "%s: %d redemptions are not in the journal: someone else signs with the attestor's key", c.Name, n))
+		all = append(all, fail(unknownRemedy, "%s: %d redemptions are not in the journal: the attestor's key signs outside this appliance", c.Name, n))
 	}
 	if c.Disputed > 0 {
-		all = append(all, fail(disputeRemedy, "%s: %d redemptions are not in the journal, and the RPCs do not agree on them", c.Name, c.Disputed))
+		all = append(all, fail(disputeRemedy, "%s: %d redemptions are not in the journal, but the RPCs disagree about them", c.Name, c.Disputed))
 	}
 	for _, rpc := range c.RPCs {
 		if rpc.Error != "" {
-			all = append(all, warn(rpcRemedy, "%s: %s is not read since block %d: %s", c.Name, rpc.URL, rpc.Block, text.OneLine(rpc.Error)))
+			all = append(all, warn(rpcRemedy, "%s: cannot read %s since block %d: %s", c.Name, rpc.URL, rpc.Block, text.OneLine(rpc.Error)))
 		}
 	}
 	switch {
 	case c.SignerMatches == nil:
-		return append(all, warn(rpcRemedy, "%s: the contract's attestor is not known", c.Name))
+		return append(all, warn(rpcRemedy, "%s: the contract's attestor is unknown", c.Name))
 	case !*c.SignerMatches:
-		return append(all, fail(fmt.Sprintf(attestorRemedy, signer), "%s: the contract refuses what is signed here: its attestor is %s", c.Name, *c.Attestor))
+		return append(all, fail(fmt.Sprintf(attestorRemedy, signer), "%s: the contract refuses this appliance's signatures: its attestor is %s", c.Name, *c.Attestor))
 	case len(all) > 0:
 		return all
 	}
-	return []Finding{ok("%s: read to block %d, %d redemptions, each in the journal; takes this appliance's signatures", c.Name, c.Block, c.Redemptions)}
+	return []Finding{ok("%s: read to block %d; all %d redemptions are in the journal; the contract accepts this appliance's signatures", c.Name, c.Block, c.Redemptions)}
 }
 
-// inspectContracts asks the RPCs itself, while no daemon runs.
+// inspectContracts calls the RPCs itself, while no daemon runs.
 func (p *subject) inspectContracts(ctx context.Context) (all []Finding) {
 	for _, c := range daemon.Contracts(p.config) {
 		for _, found := range chain.Inspect(ctx, c, "attestd/"+p.Version) {
@@ -83,13 +83,13 @@ func (p *subject) judgeInspection(c chain.Contract, found chain.Inspection) Find
 	ours := p.signerAddress()
 	switch {
 	case found.Err != nil:
-		return warn("correct address or rpc in chain.contracts, or see what the RPC's provider says", "%s: %s: %s", c.Name, found.URL, text.OneLine(found.Err.Error()))
+		return warn("correct address or rpc in chain.contracts, or ask the RPC's provider", "%s: %s: %s", c.Name, found.URL, text.OneLine(found.Err.Error()))
 	case found.Code:
-		return ok("%s: %s: the attestor is a contract, %s; the daemon asks it whether it takes this appliance's signatures", c.Name, found.URL, found.Attestor)
+		return ok("%s: %s: the attestor is the contract %s; the running daemon checks that it accepts this appliance's signatures", c.Name, found.URL, found.Attestor)
 	case ours == nil:
-		return ok("%s: %s: the attestor is %s; with which this appliance signs is not known", c.Name, found.URL, found.Attestor)
+		return ok("%s: %s: the attestor is %s; this appliance's own address is unknown", c.Name, found.URL, found.Attestor)
 	case *ours != found.Attestor:
-		return fail(fmt.Sprintf(attestorRemedy, *ours), "%s: %s: the contract refuses what is signed here: its attestor is %s", c.Name, found.URL, found.Attestor)
+		return fail(fmt.Sprintf(attestorRemedy, *ours), "%s: %s: the contract refuses this appliance's signatures: its attestor is %s", c.Name, found.URL, found.Attestor)
 	}
 	return ok("%s: %s: the attestor is this appliance's signer, %s", c.Name, found.URL, found.Attestor)
 }

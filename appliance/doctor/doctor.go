@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/attestd/attestd/api/client"
@@ -46,6 +48,9 @@ func fail(remedy, format string, args ...any) Finding {
 	return Finding{State: Fail, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
+// asRoot is the remedy if the user who runs doctor lacks a permission.
+const asRoot = "run doctor as root: sudo attestd doctor"
+
 // checkup is one of doctor's checks.
 type checkup struct {
 	name string
@@ -82,6 +87,23 @@ func checks() []checkup {
 		{"ports", checkPorts},
 		{"certificate", checkCertificate},
 	}
+}
+
+// openChecks are the checks that need no privileges.
+func openChecks() []checkup {
+	return []checkup{{"socket", checkSocket}, {"clock", checkClock}, {"disk space", checkDiskSpace}}
+}
+
+// forbidden returns an error if this user may not use the daemon's socket or read data_dir. Most checks would then
+// report faults that do not exist.
+func (p *subject) forbidden() error {
+	if errors.Is(p.daemonErr, fs.ErrPermission) {
+		return p.daemonErr
+	}
+	if _, err := os.ReadDir(p.config.DataDir); errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return nil
 }
 
 // Subject is the appliance to examine, with the functions that the command provides.
@@ -133,12 +155,12 @@ func (p *subject) checkConfiguration() []Finding {
 		p.service, err = service.UserOf(c.DataDir)
 	}
 	if err != nil {
-		return []Finding{fail("correct it, then try again: attestd config check", "%s", err)}
+		return []Finding{fail("correct the configuration, then run: attestd config check", "%s", err)}
 	}
 	p.config = c
 	path := p.Source.Path()
 	if !files.Exists(path) {
-		return []Finding{ok("%s is not there: values are defaults, or the environment's", path)}
+		return []Finding{ok("%s does not exist: all values are defaults or come from the environment", path)}
 	}
 	return []Finding{ok("%s", path)}
 }
@@ -156,7 +178,12 @@ func Examine(ctx context.Context, of Subject) []Finding {
 		return findings
 	}
 	p.ask(ctx)
-	for _, c := range checks() {
+	all := checks()
+	if err := p.forbidden(); err != nil {
+		findings = append(findings, named("daemon", []Finding{fail(asRoot, "not allowed for this user: %s", err)})...)
+		all = openChecks()
+	}
+	for _, c := range all {
 		findings = append(findings, named(c.name, c.inTime(ctx, p))...)
 	}
 	return findings
@@ -179,8 +206,8 @@ func (c checkup) inTime(ctx context.Context, p *subject) []Finding {
 	case findings := <-found:
 		return findings
 	case <-late.C:
-		return []Finding{fail("look at the kernel's log (dmesg) and at the disk, the HSM or the network that it asks",
-			"it has not ended after %s: what it looks at hangs", checkTimeout)}
+		return []Finding{fail("read the kernel's log (dmesg), and check the disk, the HSM or the network that this check uses",
+			"the check hangs: no result after %s", checkTimeout)}
 	}
 }
 
@@ -193,25 +220,25 @@ func named(check string, findings []Finding) []Finding {
 
 func checkDaemon(_ context.Context, p *subject) []Finding {
 	if errors.Is(p.daemonErr, client.ErrNotRunning) {
-		return []Finding{warn("systemctl start attestd", "not running: nothing answers on %s", p.config.Admin.Socket)}
+		return []Finding{warn("systemctl start attestd", "not running: no answer on %s", p.config.Admin.Socket)}
 	}
 	if p.daemonErr != nil {
-		return []Finding{fail("run doctor as root, or as the user "+p.service.Name, "%s", p.daemonErr)}
+		return []Finding{fail(asRoot, "%s", p.daemonErr)}
 	}
 	up := time.Since(p.daemon.Started).Round(time.Second)
 	findings := []Finding{ok("running for %s, signing as %s", up, p.daemon.SignerAddress)}
 	if p.daemon.Version != p.Version {
-		findings = append(findings, warn("systemctl restart attestd", "it is version %s, this command is %s", p.daemon.Version, p.Version))
+		findings = append(findings, warn("systemctl restart attestd", "the daemon has version %s, this command has version %s", p.daemon.Version, p.Version))
 	}
 	if used, named := p.daemon.Store, daemon.StoreName(p.config); used != "" && used != named {
 		remedy := "systemctl restart attestd"
 		if p.config.Store.URL != "" && config.IsDatabaseURL(used) {
 			remedy = "attestd reload"
 		}
-		findings = append(findings, fail(remedy, "it uses the store %s, and the configuration names %s", used, named))
+		findings = append(findings, fail(remedy, "the daemon uses the store %s, but the configuration says %s", used, named))
 	}
 	for part, cause := range p.daemon.Failing {
-		findings = append(findings, fail("attestd goes on by itself when the cause is gone; its log has more: journalctl -u attestd", "%s: %s", part, cause))
+		findings = append(findings, fail("read the log: journalctl -u attestd; attestd recovers automatically once the cause is gone", "%s: %s", part, cause))
 	}
 	return findings
 }

@@ -39,7 +39,7 @@ func (p *subject) ask(ctx context.Context) {
 		t := &p.tokens[i]
 		switch {
 		case !errors.Is(p.daemonErr, client.ErrNotRunning):
-			t.hsmErr = errors.New("not looked at, since the daemon may hold the token")
+			t.hsmErr = errors.New("not checked: the daemon may be logged in to the token")
 		case t.credential != nil || p.softHSMFault(t.uri) != "":
 			t.hsmErr = errNotLooked
 		default:
@@ -49,7 +49,7 @@ func (p *subject) ask(ctx context.Context) {
 }
 
 // errNotLooked says that another fault, which its own check reports, must be fixed first.
-var errNotLooked = errors.New("not looked at")
+var errNotLooked = errors.New("not checked")
 
 // tryCredential decrypts a PIN that is a systemd credential, as systemd does before it starts the service. Only root
 // can.
@@ -88,8 +88,8 @@ func checkSoftHSM(_ context.Context, p *subject) []Finding {
 	if gone == "" {
 		return nil
 	}
-	return []Finding{fail("restore it from its copy, and with it the attestor key: "+restoreSoftHSM(gone),
-		"%s is gone; without it there is no token, and the next start fails", gone)}
+	return []Finding{fail("restore it from its backup, which has the attestor key: "+restoreSoftHSM(gone),
+		"%s is missing, and with it the token: the next start fails", gone)}
 }
 
 // restoreSoftHSM is the command that restores a SoftHSM folder from the copy that docs/operations.md describes.
@@ -102,9 +102,9 @@ func checkModule(_ context.Context, p *subject) []Finding {
 	m := p.hsm.Module
 	switch path := p.uri.ModulePath; {
 	case errors.Is(p.hsmErr, errNotLooked) && path != "" && !files.Exists(path):
-		return []Finding{fail(remedy, "%s is not there", path)}
+		return []Finding{fail(remedy, "%s does not exist", path)}
 	case errors.Is(p.hsmErr, errNotLooked):
-		return []Finding{warn("mend what is told above and below first", "%s was not loaded", path)}
+		return []Finding{warn("correct the other findings first", "%s was not loaded", path)}
 	case p.hsmErr != nil:
 		return []Finding{fail(remedy, "%s", p.hsmErr)}
 	case m.Path == "":
@@ -127,40 +127,40 @@ func checkToken(_ context.Context, p *subject) []Finding {
 // tokenRemedy suggests a new token last: the key of a new token has another address, which contracts do not accept.
 func (p *subject) tokenRemedy() string {
 	if p.hsm.NoToken {
-		return "see that the HSM's device or server is up, and that the library's own configuration names it"
+		return "check that the HSM's device or server is up, and that the PKCS#11 library's own configuration names it"
 	}
-	restore := "restore the HSM's own backup to it"
+	restore := "restore it from the HSM's own backup"
 	if tokens := softhsm.TokenDir(p.Source.Getenv(softhsm.ConfVariable)); tokens != "" && softhsm.IsModule(p.uri.ModulePath) {
 		restore = restoreSoftHSM(tokens)
 	}
-	return "correct hsm.uri; where the token is lost, " + restore + ". On a new appliance: attestd hsm init makes it"
+	return "correct hsm.uri; if the token is lost, " + restore + ". On a new appliance, create the token: attestd hsm init"
 }
 
 func checkPIN(_ context.Context, p *subject) []Finding {
 	t := p.hsm.Token
-	const newPIN = "with the PIN in a file: attestd setup --yes --pin-file FILE; then: systemctl start attestd"
-	const byHand = "log in once by hand with the token's own tool, which resets the count; the right PIN belongs where pin-source says"
+	const newPIN = "write the PIN to a file, then run: attestd setup --yes --pin-file FILE; then: systemctl start attestd"
+	const byHand = "log in once with the HSM vendor's tool, which resets the count of failures; put the right PIN where pin-source says"
 	switch {
 	case p.credential != nil && p.running():
-		return []Finding{warn(newPIN, "the daemon is logged in, but cannot start again: %s", p.credential)}
+		return []Finding{warn(newPIN, "the daemon is logged in, but its next start will fail: %s", p.credential)}
 	case p.credential != nil:
 		return []Finding{fail(newPIN, "%s", p.credential)}
 	case p.hsmErr != nil || t.Label == "" && t.Serial == "":
 		return nil
 	case t.PINLocked:
-		return []Finding{fail("the token's security officer must set a new PIN", "the token has locked it")}
+		return []Finding{fail("let the token's security officer set a new PIN, with the HSM vendor's tool", "the token has locked the PIN")}
 	case t.PINFinalTry:
 		return []Finding{fail(byHand, "one more wrong PIN locks the token, so it was not tried")}
 	case p.hsm.WrongPIN:
-		return []Finding{fail("it was tried once; do not try others. "+newPIN, "%s", p.hsm.LastError)}
+		return []Finding{fail("do not guess: doctor tried the PIN once, and tokens lock after a few failures. "+newPIN, "%s", p.hsm.LastError)}
 	case p.running():
 		return []Finding{ok("the daemon is logged in")}
 	case p.hsm.Key.Curve == "" && !p.hsm.NotFound && !p.hsm.Ready && os.Geteuid() != 0 && p.hasCredential():
-		return []Finding{warn("run doctor as root, or start attestd", "not tried: it is a credential of the service, which only root can decrypt")}
+		return []Finding{warn(asRoot, "not tried: the PIN is a credential of the service, which only root can decrypt")}
 	case p.hsm.Key.Curve == "" && !p.hsm.NotFound && !p.hsm.Ready:
-		return []Finding{fail("the file or credential that pin-source names must hold the PIN, and be readable for the user "+p.service.Name+" only", "%s", p.hsm.LastError)}
+		return []Finding{fail("put the PIN into the file or credential that pin-source names, readable for the user "+p.service.Name+" only", "%s", p.hsm.LastError)}
 	case t.PINCountLow:
-		return []Finding{warn("find out who tried it", "works, but a wrong one was tried since the last login")}
+		return []Finding{warn("find out which program or person used a wrong PIN", "works, but the token has counted a wrong PIN since the last login")}
 	}
 	return []Finding{ok("works")}
 }
@@ -174,17 +174,25 @@ func checkKey(ctx context.Context, p *subject) []Finding {
 	case p.hsmErr != nil || p.hsm.WrongPIN || p.hsm.Token.Label == "" && p.hsm.Token.Serial == "":
 		return nil
 	case k.Curve == "" && p.hsm.NotFound:
-		return []Finding{fail("attestd hsm init makes the key that hsm.uri names: one with another address, to be set as attestor on chain. Where there was one, restore the HSM's backup", "%s", p.hsm.LastError)}
+		return []Finding{fail(p.keyRemedy(), "%s", p.hsm.LastError)}
 	case k.Curve == "":
 		return nil // the PIN check reports the fault
 	case !p.running() && !p.hsm.Ready:
-		return []Finding{fail("make another key, attestd hsm keygen, and name it in hsm.uri", "%s", p.hsm.LastError)}
+		return []Finding{fail("generate another key: attestd hsm keygen; then set its label in hsm.uri", "%s", p.hsm.LastError)}
 	case other != nil:
 		return []Finding{fail(other.Remedy, "%s", other.Detail)}
 	case !k.Sensitive || k.Extractable:
-		return []Finding{warn("make a key that cannot leave the token: attestd hsm keygen", "%s could leave the HSM (hsm.allow_extractable is set)", k.Label)}
+		return []Finding{warn("generate a key that cannot leave the token: attestd hsm keygen", "%s can be extracted from the HSM (hsm.allow_extractable is set)", k.Label)}
 	}
 	return []Finding{ok("%s: %s, cannot leave the HSM, address %s", k.Label, k.Curve, keyAddress(k))}
+}
+
+// keyRemedy suggests a new key only if the token has none: a new key has another address, which contracts do not accept.
+func (p *subject) keyRemedy() string {
+	if p.hsm.OtherKeys {
+		return "correct object or id in hsm.uri, then: systemctl restart attestd"
+	}
+	return "restore the key from the HSM's backup. On a new appliance, create it: attestd hsm init; then set its address as attestor on chain"
 }
 
 // otherKey is the reason why attestd refuses to start with this key; nil if it starts.
@@ -214,6 +222,8 @@ type Inspection struct {
 	WrongPIN bool `json:"wrongPIN,omitempty"` // refused, or not tried because it could lock the token
 	NotFound bool `json:"notFound,omitempty"`
 	NoToken  bool `json:"noToken,omitempty"` // the library reports no token at all
+	// OtherKeys means that the token has keys, but not the configured one.
+	OtherKeys bool `json:"otherKeys,omitempty"`
 }
 
 // DaemonHSM asks the daemon for the status of its HSM, since the daemon holds the login.

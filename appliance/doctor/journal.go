@@ -30,7 +30,7 @@ const (
 func checkJournal(ctx context.Context, p *subject) []Finding {
 	db, key := filepath.Join(p.config.DataDir, archive.StoreFile), filepath.Join(p.config.DataDir, archive.LogKeyFile)
 	if !p.running() && !daemon.StoreExists(p.config) && !files.Exists(key) {
-		return []Finding{ok("none yet: the first start makes it. On a machine that takes another's place, first: attestd restore FILE")}
+		return []Finding{ok("none yet: the first start creates it. On a machine that replaces another, run this first: attestd restore FILE")}
 	}
 	journal, verifier, err := p.openJournal()
 	if err == nil {
@@ -44,14 +44,14 @@ func checkJournal(ctx context.Context, p *subject) []Finding {
 	case client.CodeOf(err) == appliance.CodeJournalLost:
 		return nil // checkMark reports it
 	case errors.Is(err, fs.ErrPermission):
-		return []Finding{warn("run doctor as root, or as the user "+p.service.Name, "%s", err)}
+		return []Finding{warn(asRoot, "%s", err)}
 	case p.config.Store.URL != "":
-		return []Finding{fail("attestd log verify tells all that is damaged; what is wrong with the database is told above", "%s", oneLine(err))}
+		return []Finding{fail("see the findings on the database, then list all damage: attestd log verify", "%s", oneLine(err))}
 	case files.Exists(db) && !files.Exists(key):
 		return []Finding{fail("restore both from a backup: attestd restore --force FILE", "%s", err)}
 	}
-	return []Finding{fail("attestd log verify tells all that is damaged. Stop attestd, keep a copy of "+text.ShellWord(p.config.DataDir)+
-		" as evidence, then: attestd restore --force FILE, the newest backup", "%s", err)}
+	return []Finding{fail("list all damage: attestd log verify. Stop attestd, keep a copy of "+text.ShellWord(p.config.DataDir)+
+		" as evidence, then restore the newest backup: attestd restore --force FILE", "%s", err)}
 }
 
 // openJournal returns the running daemon, or the files, opened for reading.
@@ -104,9 +104,9 @@ func (s journalSample) String() string {
 	case 0:
 		return "no records yet"
 	case s.size:
-		return fmt.Sprintf("%d records, and a good checkpoint of them; all were checked", s.size)
+		return fmt.Sprintf("%d records and their checkpoint are valid; all were checked", s.size)
 	}
-	return fmt.Sprintf("%d records, and a good checkpoint of them; %d were checked, the newest and others at random (attestd log verify checks all)", s.size, s.checked)
+	return fmt.Sprintf("%d records with a valid checkpoint; %d of them, the newest and random ones, were checked (attestd log verify checks all)", s.size, s.checked)
 }
 
 // sampleJournal checks the checkpoint and the sampled records. It returns the first fault.

@@ -46,8 +46,8 @@ func checkFollowing(ctx context.Context, p *subject) []Finding {
 		findings = append(findings, followerFinding(status.Follower))
 	}
 	if status.Unverified > 0 {
-		findings = append(findings, warn("attestd replica verify lists them, and says what to do",
-			"%d of its records contradict what can be checked of them, and are kept apart", status.Unverified))
+		findings = append(findings, warn("list them, with the next steps: attestd replica verify",
+			"%d of its records fail verification and are quarantined", status.Unverified))
 	}
 	return findings
 }
@@ -56,17 +56,17 @@ func (p *subject) reachUpstream(ctx context.Context) Finding {
 	address := p.config.UpstreamShown()
 	upstream, err := daemon.OpenUpstream(p.config, p.Version, nil)
 	if err != nil {
-		return warn("run doctor as root, or as the user "+p.service.Name+"; a credential of the service only the daemon can read", "not asked: %s", err)
+		return warn(asRoot+"; only the daemon can read a credential of the service", "not queried: %s", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, upstreamPatience)
 	defer cancel()
 	began := time.Now()
 	if _, err := upstream.Query(ctx, "{ __typename }", nil); err != nil {
-		const remedy = "look at graphql.upstream, graphql.upstream_headers and the network"
+		const remedy = "check graphql.upstream, graphql.upstream_headers and the network"
 		if p.config.GraphQL.Source == config.FromProxy {
 			return fail(remedy, "%s: %s", address, text.OneLine(err.Error()))
 		}
-		return warn(remedy+"; what the replica has is served meanwhile", "%s: %s", address, text.OneLine(err.Error()))
+		return warn(remedy+"; until then, attestd answers from the replica", "%s: %s", address, text.OneLine(err.Error()))
 	}
 	return ok("%s answers in %s", address, time.Since(began).Round(time.Millisecond))
 }
@@ -74,42 +74,42 @@ func (p *subject) reachUpstream(ctx context.Context) Finding {
 func followerFinding(f *follower.Status) Finding {
 	switch {
 	case f == nil:
-		return warn("systemctl restart attestd", "the daemon does not follow it yet: graphql.upstream was set after its start")
+		return warn("systemctl restart attestd", "the daemon does not follow the upstream: graphql.upstream was set after the daemon started")
 	case f.Failing:
-		return warn("attestd goes on by itself when the cause is gone", "the follower fails, lag %s: %s", text.Lag(*f), text.OneLine(f.LastError))
+		return warn("check the upstream and the network; the follower retries automatically", "the follower fails, lag %s: %s", text.Lag(*f), text.OneLine(f.LastError))
 	case f.UnlistedRows > 0:
-		return warn("compare with another upstream: attestd replica verify; the follower searches again every hour, or now: attestd replica sync",
+		return warn("compare with another upstream: attestd replica verify; the follower searches for missing rows every hour, or now with: attestd replica sync",
 			"the follower is %s, lag %s", text.Follower(*f), text.Lag(*f))
 	}
 	return ok("the follower is %s, lag %s", text.Follower(*f), text.Lag(*f))
 }
 
 func checkClock(ctx context.Context, p *subject) []Finding {
-	const remedy = "set the clock, and keep it right: systemctl enable --now systemd-timesyncd (or chrony)"
+	const remedy = "set the clock, and synchronize it: systemctl enable --now systemd-timesyncd (or chrony)"
 	now := time.Now()
 	if now.Year() < 2025 || now.Year() > 2100 {
-		return []Finding{fail(remedy, "it says %s", text.Time(now))}
+		return []Finding{fail(remedy, "the clock is wrong: it says %s", text.Time(now))}
 	}
 	if newest := p.newestRecord(ctx); newest != nil && newest.Time.After(now.Add(time.Second)) {
 		last := newest.Time
-		const wasWrong = "; where it is right, it was wrong when that record was made: wait, or set journal.max_ahead to more, " +
-			"and records are stamped with that time until then"
-		state := "records are stamped with that time until the clock is there"
+		const wasWrong = "; if the clock is right now, it was wrong when that record was written: wait, or raise journal.max_ahead, " +
+			"so that new records get that time until then"
+		state := "new records get that time until the clock reaches it"
 		if last.Sub(now) > p.config.Journal.MaxAhead {
-			state = "nothing is signed until the clock is within journal.max_ahead (" + p.config.Journal.MaxAhead.String() + ") of it"
+			state = "attestd does not sign until the clock is within journal.max_ahead (" + p.config.Journal.MaxAhead.String() + ") of it"
 		}
-		return []Finding{fail(remedy+wasWrong, "it says %s, which is before the journal's last record of %s: %s", text.Time(now), text.Time(last), state)}
+		return []Finding{fail(remedy+wasWrong, "the clock says %s, which is before the journal's last record of %s: %s", text.Time(now), text.Time(last), state)}
 	}
 	synchronised, within, err := daemon.ClockIsSynchronised()
 	switch {
 	case errors.Is(err, fs.ErrPermission): // inside the service's sandbox (ProtectClock=)
-		return []Finding{warn("run doctor as root, or as the user "+p.service.Name, "whether it is synchronised cannot be seen from here; it says %s", text.Time(now))}
+		return []Finding{warn(asRoot, "the service's sandbox hides whether the clock is synchronized; it says %s", text.Time(now))}
 	case err != nil:
-		return []Finding{warn(remedy, "whether it is synchronised is not known: %s", err)}
+		return []Finding{warn(remedy, "unknown whether the clock is synchronized: %s", err)}
 	case !synchronised:
-		return []Finding{warn(remedy, "not synchronised; it says %s", text.Time(now))}
+		return []Finding{warn(remedy, "not synchronized; it says %s", text.Time(now))}
 	}
-	return []Finding{ok("synchronised, within %s", within.Round(time.Millisecond))}
+	return []Finding{ok("synchronized, within %s", within.Round(time.Millisecond))}
 }
 
 // newestRecord returns the journal's newest attestation. It is nil if the journal is empty or cannot be read.
@@ -139,7 +139,7 @@ func existingFolder(dir string) string {
 }
 
 func checkDiskSpace(_ context.Context, p *subject) []Finding {
-	const remedy = "make space, or move data_dir to a larger disk"
+	const remedy = "free some space, or move data_dir to a larger disk"
 	dir := existingFolder(p.config.DataDir)
 	free, total, err := daemon.DiskSpace(dir)
 	if err != nil {
@@ -148,9 +148,9 @@ func checkDiskSpace(_ context.Context, p *subject) []Finding {
 	least := int64(p.config.Journal.MinFree)
 	switch {
 	case free < least:
-		return []Finding{fail(remedy, "%s: %s free, and below %s (journal.min_free) nothing is signed", dir, config.RoundedSize(free), p.config.Journal.MinFree)}
+		return []Finding{fail(remedy, "%s: %s free; attestd does not sign below %s (journal.min_free)", dir, config.RoundedSize(free), p.config.Journal.MinFree)}
 	case free < 10*least:
-		return []Finding{warn(remedy, "%s: only %s free of %s; below %s (journal.min_free) nothing is signed", dir, config.RoundedSize(free), config.RoundedSize(total), p.config.Journal.MinFree)}
+		return []Finding{warn(remedy, "%s: only %s free of %s; attestd does not sign below %s (journal.min_free)", dir, config.RoundedSize(free), config.RoundedSize(total), p.config.Journal.MinFree)}
 	}
 	return []Finding{ok("%s: %s free of %s", dir, config.RoundedSize(free), config.RoundedSize(total))}
 }
@@ -182,20 +182,20 @@ func checkDiskSync(ctx context.Context, p *subject) []Finding {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err == nil {
 		if name, volatile := volatileDisk(int64(s.Type)); volatile {
-			findings = append(findings, warn(remedy, "%s is on %s: what is synced may not survive a power cut, and locks may not hold", dir, name))
+			findings = append(findings, warn(remedy, "%s is on %s: synced writes may not survive a power cut, and file locks may not work", dir, name))
 		}
 	}
 	measured, err := p.MeasureSync(ctx)
 	took := measured.Took
 	switch {
 	case err != nil:
-		findings = append(findings, fail("look at the kernel's log (dmesg): the disk, or its controller, does not answer", "the disk of %s hangs: %s", dir, err))
+		findings = append(findings, fail("the disk or its controller does not answer; read the kernel's log: dmesg", "the disk of %s hangs: %s", dir, err))
 	case measured.Forbidden:
-		findings = append(findings, warn("run doctor as root, or as the user "+p.service.Name, "not measured: %s", measured.Failure))
+		findings = append(findings, warn(asRoot, "not measured: %s", measured.Failure))
 	case measured.Failure != "":
-		findings = append(findings, fail("dmesg tells what is wrong with it; mount a good disk there, then: attestd restore FILE", "the disk takes no writes: %s", measured.Failure))
+		findings = append(findings, fail("read the kernel's log: dmesg; mount a working disk there, then: attestd restore FILE", "the disk refuses writes: %s", measured.Failure))
 	case took > slowSync:
-		findings = append(findings, warn(remedy, "a write and its sync take %s; every attestation waits for one", took.Round(time.Millisecond)))
+		findings = append(findings, warn(remedy, "a write and its sync take %s; each attestation waits for one", took.Round(time.Millisecond)))
 	default:
 		findings = append(findings, ok("a write and its sync take %s", took.Round(10*time.Microsecond)))
 	}
@@ -317,7 +317,7 @@ func checkFiles(_ context.Context, p *subject) []Finding {
 		}
 		looked++
 		if err != nil {
-			faults = append(faults, warn("run doctor as root, or as the user "+p.service.Name, "%s: %s", g.what, err))
+			faults = append(faults, warn(asRoot, "%s: %s", g.what, err))
 			continue
 		}
 		if f, found := p.judge(g, stat); found {
@@ -325,7 +325,7 @@ func checkFiles(_ context.Context, p *subject) []Finding {
 		}
 	}
 	if len(faults) == 0 {
-		return []Finding{ok("%d files and folders belong to whom they should, and nobody else reads the secret ones", looked)}
+		return []Finding{ok("%d files and folders have the right owner and mode", looked)}
 	}
 	return faults
 }
@@ -342,11 +342,11 @@ func (p *subject) judge(g guarded, stat fs.FileInfo) (Finding, bool) {
 	case mode&^g.most&0o077 != 0:
 		most := mode & g.most
 		return Finding{State: g.state, Remedy: fmt.Sprintf("chmod %04o %s", most, path),
-			Detail: fmt.Sprintf("%s: %s has mode %04o: others may use it", g.what, g.path, mode)}, true
+			Detail: fmt.Sprintf("%s: %s has mode %04o: other users have access", g.what, g.path, mode)}, true
 	case g.owned && owner.Uid != p.service.UID:
-		return fail(fmt.Sprintf("chown %s: %s", p.service.Name, path), "%s: %s belongs to user %d, not to %s, as whom the daemon runs", g.what, g.path, owner.Uid, p.service.Name), true
+		return fail(fmt.Sprintf("chown %s: %s", p.service.Name, path), "%s: %s belongs to user %d, not to the daemon's user %s", g.what, g.path, owner.Uid, p.service.Name), true
 	case g.readable && !p.service.Reads(owner, mode):
-		return fail(fmt.Sprintf("chown %s: %s", p.service.Name, path), "%s: %s cannot be read by %s, as whom the daemon runs", g.what, g.path, p.service.Name), true
+		return fail(fmt.Sprintf("chown %s: %s", p.service.Name, path), "%s: %s is not readable for the daemon's user %s", g.what, g.path, p.service.Name), true
 	}
 	return Finding{}, false
 }
@@ -366,9 +366,9 @@ func checkPorts(ctx context.Context, p *subject) []Finding {
 func (p *subject) checkPort(ctx context.Context, name, address string) Finding {
 	if p.running() && name == "server.listen" && !listening(ctx, address) {
 		if p.socket.active {
-			return ok("%s %s: not used, for attestd.socket is", name, address)
+			return ok("%s %s: not used, because attestd.socket is active", name, address)
 		}
-		return warn("systemctl restart attestd", "%s %s: the daemon was started with another", name, address)
+		return warn("systemctl restart attestd", "%s %s: the daemon was started with another address", name, address)
 	}
 	if p.running() {
 		return ok("%s %s: held by the daemon", name, address)
@@ -378,7 +378,7 @@ func (p *subject) checkPort(ctx context.Context, name, address string) Finding {
 	case errors.Is(err, syscall.EADDRINUSE) && name == "server.listen" && p.socket.active:
 		return ok("%s %s: held by attestd.socket", name, address)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fail("stop what has it (ss -ltnp shows what), or change "+name, "%s %s: another program has it", name, address)
+		return fail("find the program (ss -ltnp) and stop it, or change "+name, "%s %s: in use by another program", name, address)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fail("change "+name, "%s %s: not an address of this machine", name, address)
 	case err != nil && !errors.Is(err, syscall.EACCES):
@@ -388,9 +388,14 @@ func (p *subject) checkPort(ctx context.Context, name, address string) Finding {
 		_ = l.Close()
 	}
 	if _, port, _ := config.SplitPort(address); privileged(port) && !p.service.IsRoot() {
-		return warn("let systemd listen: systemctl enable attestd.socket && systemctl restart attestd", "%s %s: the user %s may not listen on it", name, address, p.service.Name)
+		return warn("let systemd listen: systemctl enable attestd.socket && systemctl restart attestd", "%s %s: the user %s may not listen on this port", name, address, p.service.Name)
 	}
 	return ok("%s %s: free", name, address)
+}
+
+// Listening reports whether a program other than systemd, for attestd.socket, accepts connections on the address.
+func Listening(ctx context.Context, address string) bool {
+	return !askSystemd(ctx).active && listening(ctx, address)
 }
 
 // listening reports whether the address accepts connections.
@@ -425,26 +430,26 @@ func checkCertificate(_ context.Context, p *subject) []Finding {
 		switch at := strings.Join(open, ", "); {
 		case len(open) > 0 && !p.config.Server.AllowPlainHTTP:
 			return []Finding{fail(daemon.PlainHTTPRemedy+"; then: systemctl restart attestd",
-				"none: the API would be plain HTTP on %s, and API keys cross the network readable: attestd does not start", at)}
+				"none: the API would be plain HTTP on %s, and API keys would cross the network unencrypted: attestd does not start", at)}
 		case len(open) > 0:
-			return []Finding{warn("keep it so only behind a proxy that speaks TLS, on a network of its own",
-				"none: the API is plain HTTP on %s, and API keys cross the network readable (server.allow_plain_http)", at)}
+			return []Finding{warn("use this only behind a proxy that terminates TLS, on a separate network",
+				"none: the API is plain HTTP on %s, and API keys cross the network unencrypted (server.allow_plain_http)", at)}
 		}
 		return []Finding{ok("none: the API is plain HTTP, on this machine only")}
 	}
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil {
-		return []Finding{fail("server.tls.cert and server.tls.key must be a certificate chain and its key, in PEM", "%s", err)}
+		return []Finding{fail("set server.tls.cert and server.tls.key to a certificate chain and its key, in PEM", "%s", err)}
 	}
-	const renew = "renew it, then: systemctl reload attestd"
+	const renew = "renew the certificate, then: systemctl reload attestd"
 	leaf, now := pair.Leaf, time.Now()
 	switch {
 	case now.After(leaf.NotAfter):
-		return []Finding{fail(renew, "ended %s", text.Time(leaf.NotAfter))}
+		return []Finding{fail(renew, "expired %s", text.Time(leaf.NotAfter))}
 	case now.Before(leaf.NotBefore):
-		return []Finding{fail("wait, or look at the clock", "begins only %s", text.Time(leaf.NotBefore))}
+		return []Finding{fail("wait, or correct the clock", "not valid before %s", text.Time(leaf.NotBefore))}
 	case leaf.NotAfter.Sub(now) < certificateWarning:
-		return []Finding{warn(renew, "ends %s, in %d days", text.Time(leaf.NotAfter), int(leaf.NotAfter.Sub(now).Hours()/24))}
+		return []Finding{warn(renew, "expires %s, in %d days", text.Time(leaf.NotAfter), int(leaf.NotAfter.Sub(now).Hours()/24))}
 	}
 	return []Finding{ok("for %s, until %s", names(leaf), text.Time(leaf.NotAfter))}
 }

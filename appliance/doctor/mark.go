@@ -13,7 +13,7 @@ import (
 )
 
 // lostRemedy is the remedy for a journal that lacks records of the high-water mark.
-const lostRemedy = "put the newer journal back, and attestd goes on; where it is gone for good: systemctl stop attestd && " +
+const lostRemedy = "put the newer journal back; attestd then continues. If it is lost for good: systemctl stop attestd && " +
 	"attestd log accept-loss --reason … && systemctl start attestd"
 
 // checkMark compares the journal with the highest checkpoint that this appliance has seen.
@@ -26,9 +26,9 @@ func checkMark(ctx context.Context, p *subject) []Finding {
 		case client.CodeOf(err) == appliance.CodeJournalLost:
 			return []Finding{fail(lostRemedy, "%s", err)}
 		case err != nil:
-			return []Finding{warn("the other findings and journalctl -u attestd tell more", "whether the journal has what was published is not known: %s", err)}
+			return []Finding{warn("see the other findings, and the log: journalctl -u attestd", "cannot compare the journal with its published checkpoint: %s", err)}
 		}
-		return []Finding{ok("%s covers what was published", path)}
+		return []Finding{ok("the journal has all records of %s", path)}
 	}
 	if !files.Exists(filepath.Join(p.config.DataDir, archive.StoreFile)) {
 		return nil
@@ -43,9 +43,9 @@ func checkMark(ctx context.Context, p *subject) []Finding {
 	case loss != nil:
 		return []Finding{fail(lostRemedy, "%s", loss.Why)}
 	case err != nil:
-		return []Finding{warn("run doctor as root, or as the user "+p.service.Name, "%s", err)}
+		return []Finding{warn(asRoot, "%s", err)}
 	case mark.Signed == nil:
-		return []Finding{warn("start attestd, which makes it; what was lost before is not noticed", "%s is not there", path)}
+		return []Finding{warn("start attestd, which creates it: systemctl start attestd", "%s does not exist, so an earlier loss would not be noticed", path)}
 	}
-	return []Finding{ok("the journal has the %d records that were published", mark.Tree.N)}
+	return []Finding{ok("the journal has all %d published records", mark.Tree.N)}
 }

@@ -18,17 +18,17 @@ func checkStop(ctx context.Context, p *subject) []Finding {
 		if p.config.Store.URL != "" {
 			return nil // checkDatabase reports it
 		}
-		return []Finding{fail("mend the file, or remove it to attest", "%s", err)}
+		return []Finding{fail("correct the file, or remove it to attest", "%s", err)}
 	}
 	var findings []Finding
 	if pause := state.Paused; pause != nil {
-		findings = append(findings, warn("when the reason is gone: attestd resume", "attesting is paused by %s since %s: %s", pause.By, pause.Time.Format(time.RFC3339), pause.Reason))
+		findings = append(findings, warn("once the reason no longer applies: attestd resume", "attesting is paused by %s since %s: %s", pause.By, pause.Time.Format(time.RFC3339), pause.Reason))
 	}
 	if halt := state.Halted; halt != nil {
-		findings = append(findings, fail("attestd chain status; when that is cleared up: attestd resume", "attesting is halted since %s: %s", halt.Time.Format(time.RFC3339), halt.Reason))
+		findings = append(findings, fail("find the cause: attestd chain status; once it is resolved: attestd resume", "attesting is halted since %s: %s", halt.Time.Format(time.RFC3339), halt.Reason))
 	}
 	if len(findings) == 0 {
-		findings = []Finding{ok("nothing stops attesting")}
+		findings = []Finding{ok("attesting is neither paused nor halted")}
 	}
 	return findings
 }
@@ -59,7 +59,7 @@ func checkPolicy(ctx context.Context, p *subject) []Finding {
 	var findings []Finding
 	for id := range policy.Keys {
 		if !known(id) {
-			findings = append(findings, warn("attestd key list; correct "+path+", then: attestd reload", "the policy has rules for API key %s, which is not there", id))
+			findings = append(findings, warn("list the keys: attestd key list; correct "+path+", then: attestd reload", "the policy has rules for API key %s, which does not exist", id))
 		}
 	}
 	if len(findings) == 0 {

@@ -30,9 +30,9 @@ func checkReplica(ctx context.Context, p *subject) []Finding {
 // judgeReplica warns at most: attestations do not need a replica.
 func (p *subject) judgeReplica(ctx context.Context) Finding {
 	path := daemon.ReplicaPath(p.config)
-	fill, anew := "attestd replica import FILE fills it", "; then: attestd replica import FILE"
+	fill, anew := "fill it: attestd replica import FILE", "; then: attestd replica import FILE"
 	if p.config.Follows() {
-		fill, anew = "attestd replica sync fills it", "; it fills again by itself"
+		fill, anew = "fill it: attestd replica sync", "; the follower fills it again"
 	}
 	if stat, err := os.Stat(path); err == nil && !p.running() {
 		f, found := p.judge(guarded{what: "replica", path: path, most: 0o600, owned: true, readable: true, state: Warn}, stat)
@@ -43,17 +43,17 @@ func (p *subject) judgeReplica(ctx context.Context) Finding {
 	status, err := p.replicaStatus(ctx)
 	switch {
 	case p.running() && err != nil:
-		return warn("attestd goes on by itself; its log has more: journalctl -u attestd", "reads are refused, attestations go on: %s", err)
+		return warn("read the log: journalctl -u attestd; attestd retries automatically", "reads are refused, attestations are not affected: %s", err)
 	case isUselessReplica(err):
-		return warn("systemctl start attestd sets it aside and begins an empty one"+anew, "%s", err)
+		return warn("start attestd, which sets the file aside and creates an empty one: systemctl start attestd"+anew, "%s", err)
 	case err != nil:
-		return warn("run doctor as root, or as the user "+p.service.Name, "%s", err)
+		return warn(asRoot, "%s", err)
 	case status.Newest.IsZero():
-		return warn(fill, "empty: GraphQL answers with nothing")
+		return warn(fill, "empty: GraphQL queries return no rows")
 	case time.Since(status.Newest) > staleReplica && !p.config.Follows(): // checkFollowing covers replicas that follow
-		return warn(fill, "%d transfers, the newest of %s", status.Rows[index.TransferType.Name], text.Age(status.Newest))
+		return warn(fill, "%d transfers, the newest from %s", status.Rows[index.TransferType.Name], text.Age(status.Newest))
 	}
-	return ok("%d transfers, the newest of %s", status.Rows[index.TransferType.Name], text.Age(status.Newest))
+	return ok("%d transfers, the newest from %s", status.Rows[index.TransferType.Name], text.Age(status.Newest))
 }
 
 // isUselessReplica reports whether the daemon will set the file aside because of that error.
@@ -73,12 +73,12 @@ func (p *subject) setAside() []Finding {
 	if stat, err := os.Lstat(last); err == nil {
 		when = fmt.Sprintf(", last written %s", text.Age(stat.ModTime()))
 	}
-	remedy := "attestd replica import FILE fills the new one"
+	remedy := "fill the new replica: attestd replica import FILE"
 	if p.config.Follows() {
-		remedy = "it fills again by itself: attestd replica status"
+		remedy = "the follower fills the new replica, see: attestd replica status"
 	}
-	return []Finding{warn(remedy+"; when nobody wants to look at the old one any more: rm -r "+text.ShellWord(path)+".damaged-*",
-		"one was damaged, or of another version, and was set aside: %s%s", last, when)}
+	return []Finding{warn(remedy+"; remove the old one when it is no longer needed: rm -r "+text.ShellWord(path)+".damaged-*",
+		"a replica that was damaged, or of another version, was set aside: %s%s", last, when)}
 }
 
 // replicaStatus asks the daemon, or reads the file. It does not create the file.

@@ -22,7 +22,7 @@ func checkSinks(ctx context.Context, p *subject) (findings []Finding) {
 	defer func() { _ = daemon.Close() }()
 	all, err := daemon.Sinks(ctx)
 	if err != nil {
-		return []Finding{warn("attestd's log has more: journalctl -u attestd", "audit.sinks: %s", oneLine(err))}
+		return []Finding{warn("read the log: journalctl -u attestd", "audit.sinks: %s", oneLine(err))}
 	}
 	for _, s := range all {
 		findings = append(findings, judgeSink(s))
@@ -31,19 +31,19 @@ func checkSinks(ctx context.Context, p *subject) (findings []Finding) {
 }
 
 func judgeSink(s sinks.Status) Finding {
-	const remedy = "mend what it says, there or in audit.sinks; attestd goes on by itself, and nothing is lost (docs/siem.md)"
-	left := "not looked at yet"
+	const remedy = "correct the cause at the sink or in audit.sinks; attestd then sends all remaining records (docs/siem.md)"
+	left := "not started yet"
 	if s.LagRecords != nil {
-		left = fmt.Sprintf("%d records left", *s.LagRecords)
+		left = fmt.Sprintf("%d records to send", *s.LagRecords)
 	}
 	behind := time.Duration(s.LagSeconds * float64(time.Second)).Round(time.Second)
 	switch {
 	case s.Failing != "" && behind > latestSink:
 		return fail(remedy, "%s to %s: %s, the oldest %s old: %s", s.Name, s.To, left, behind, s.Failing)
 	case s.Failing != "":
-		return warn(remedy, "%s to %s: %s; it fails since %s: %s", s.Name, s.To, left, text.Time(s.Since), s.Failing)
+		return warn(remedy, "%s to %s: %s; failing since %s: %s", s.Name, s.To, left, text.Time(s.Since), s.Failing)
 	case behind > latestSink:
-		return warn("it catches up, or is too slow: raise batch and batch_bytes in audit.sinks", "%s to %s: %s, the oldest %s old", s.Name, s.To, left, behind)
+		return warn("if the number does not fall, raise batch and batch_bytes in audit.sinks", "%s to %s: %s, the oldest %s old", s.Name, s.To, left, behind)
 	}
 	return ok("%s to %s: %s", s.Name, s.To, left)
 }

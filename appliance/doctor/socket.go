@@ -41,7 +41,7 @@ func checkSocket(_ context.Context, p *subject) []Finding {
 	switch {
 	case p.socket.enabled && !p.socket.active:
 		return []Finding{fail("systemctl stop attestd && systemctl start attestd.socket attestd",
-			"attestd.socket is enabled, but %s: nothing listens on %s", p.socket.state, at)}
+			"attestd.socket is enabled, but %s: clients cannot connect to %s", p.socket.state, at)}
 	case p.socket.active:
 		return []Finding{ok("systemd listens on %s", at)}
 	}

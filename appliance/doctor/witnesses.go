@@ -24,26 +24,26 @@ func checkWitnesses(ctx context.Context, p *subject) []Finding {
 	defer func() { _ = daemon.Close() }()
 	status, err := daemon.Witnesses(ctx)
 	if err != nil {
-		return []Finding{fail("run doctor as root, or as the user "+p.service.Name, "%s", err)}
+		return []Finding{fail(asRoot, "%s", err)}
 	}
 	return judgeWitnesses(status, p.config.Journal.WitnessInterval, time.Now())
 }
 
 // Remedies that findings share.
 const (
-	contradictedRemedy = "docs/witness.md, A witness contradicts: keep a copy of data_dir, and ask the witness's operator for the checkpoint that it has"
-	failingRemedy      = "attestd asks again by itself; where it is for long, ask the witness's operator, or put another one into the policy"
+	contradictedRemedy = "keep a copy of data_dir, and ask the witness's operator for its checkpoint, as docs/witness.md says under \"A witness contradicts\""
+	failingRemedy      = "attestd retries automatically; if it lasts, ask the witness's operator, or put another witness into the policy"
 )
 
 // judgeWitnesses turns a daemon's status of its witnesses into findings.
 func judgeWitnesses(s witness.Status, interval time.Duration, now time.Time) []Finding {
 	if !s.Policy {
-		return []Finding{warn("attestd reload, or systemctl restart attestd", "the daemon runs without journal.witnesses, which was set since")}
+		return []Finding{warn("attestd reload, or systemctl restart attestd", "the daemon runs without journal.witnesses, which was set after its start")}
 	}
 	findings := []Finding{judgeAge(s.Newest, interval, now)}
 	if !s.Names {
-		findings = append(findings, warn("add the line: log VKEY (GET /functions/v1/attestor has it), and give the policy out again",
-			"the policy names other logs and not this one, so that who checks by it refuses this log's checkpoints"))
+		findings = append(findings, warn("add the line \"log VKEY\" to the policy (GET /functions/v1/attestor shows the key), and distribute the policy again",
+			"the policy names other logs but not this one, so verifiers with this policy refuse this log's checkpoints"))
 	}
 	for _, w := range s.Witnesses {
 		switch {
@@ -59,11 +59,11 @@ func judgeWitnesses(s witness.Status, interval time.Duration, now time.Time) []F
 // judgeAge reports whether the newest witnessed checkpoint is new enough.
 func judgeAge(newest *witness.Witnessed, interval time.Duration, now time.Time) Finding {
 	if newest == nil {
-		return warn("attestd goes on asking; what is below says which witness does not answer", "no checkpoint has a quorum of witnesses yet")
+		return warn("check the witnesses below that fail; attestd retries automatically", "no checkpoint has a quorum of witnesses yet")
 	}
 	age := now.Sub(newest.Time).Round(time.Second)
 	if most := witness.StaleAfter(interval); age > most {
-		return warn("what is below says which witness does not answer", "the newest witnessed checkpoint is %s old, of %d records; it should be less than %s", age, newest.Records, most)
+		return warn("check the witnesses below that fail", "the newest witnessed checkpoint is %s old, of %d records; it should be less than %s", age, newest.Records, most)
 	}
 	return ok("a quorum has cosigned %d records, %s ago", newest.Records, age)
 }
@@ -73,18 +73,18 @@ func (p *subject) judgeKept() Finding {
 	path := filepath.Join(p.config.DataDir, witness.FileName)
 	policy, err := daemon.ReadWitnessPolicy(p.config.Journal.Witnesses)
 	if err != nil {
-		return fail("correct it, then try again: attestd config check", "%s", err)
+		return fail("correct the policy, then run: attestd config check", "%s", err)
 	}
 	signed, err := witness.Read(path)
 	switch {
 	case err != nil:
-		return warn("run doctor as root, or as the user "+p.service.Name, "%s", err)
+		return warn(asRoot, "%s", err)
 	case signed == nil:
-		return warn("start attestd, which asks the witnesses", "no checkpoint was witnessed yet")
+		return warn("start attestd, which asks the witnesses: systemctl start attestd", "no checkpoint was witnessed yet")
 	}
 	c, err := policy.Open(signed, time.Now())
 	if err != nil {
-		return warn("start attestd, which asks the witnesses", "%s: %s", path, oneLine(err))
+		return warn("start attestd, which asks the witnesses: systemctl start attestd", "%s: %s", path, oneLine(err))
 	}
 	return ok("%s", c)
 }

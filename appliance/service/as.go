@@ -42,7 +42,7 @@ func become(user, group int, groups []int) error {
 		err = errors.Join(syscall.Setgroups(groups), syscall.Setegid(group), syscall.Seteuid(user))
 	}
 	if err != nil {
-		return fmt.Errorf("work as user %d: %w", user, err)
+		return fmt.Errorf("switch to user %d: %w", user, err)
 	}
 	return nil
 }

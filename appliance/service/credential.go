@@ -25,7 +25,7 @@ func WithCredential(ctx context.Context, name string, service User, do func(fold
 		if child := ChildStatus(0); errors.As(err, &child) {
 			err = nil
 		}
-		err = errors.Join(err, fmt.Errorf("remove the decrypted PIN: %w: remove the folder %s by hand", removeErr, folder))
+		err = errors.Join(err, fmt.Errorf("cannot remove the decrypted PIN: %w: remove it by hand: rm -r %s", removeErr, folder))
 	}()
 	return do(folder)
 }
@@ -57,7 +57,7 @@ func DecryptedCredential(ctx context.Context, name string) ([]byte, error) {
 	encrypted := CredentialPath(name)
 	content, err := SystemdCreds(ctx, nil, "decrypt", "--name="+name, encrypted, "-")
 	if err != nil {
-		return nil, fmt.Errorf("the PIN is the credential %q of the service; as root it can be decrypted where it is in %s: %w", name, encrypted, err)
+		return nil, fmt.Errorf("cannot decrypt the PIN, which is the credential %q of the service in %s: run the command as root: %w", name, encrypted, err)
 	}
 	return content, nil
 }

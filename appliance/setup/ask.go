@@ -42,7 +42,7 @@ func (s *setup) ask(ctx context.Context) error {
 		wrong   func(answer string) error
 	}{
 		{"Label of the token", &s.Token, s.Token, checkLabel},
-		{"Label of the key in it", &s.Key, s.Key, checkLabel},
+		{"Label of the key in the token", &s.Key, s.Key, checkLabel},
 		{"Address and port of the API", &s.Listen, or(s.Listen, config.DefaultText("server.listen")), s.checkListen},
 	} {
 		answer, err := s.askText(ctx, q.text, q.initial, q.wrong)
@@ -62,8 +62,8 @@ const leftOut = "none"
 
 // askRecipient prompts for the age recipient of the log key in backups.
 func (s *setup) askRecipient(ctx context.Context) error {
-	s.say("Backups have the log key only if it is encrypted (age). On another machine, age-keygen -o backup-identity.txt prints the recipient, age1….")
-	answer, err := s.askText(ctx, "Recipient of the log key in backups, or none to leave the key out", or(s.BackupRecipient, leftOut), func(answer string) error {
+	s.say("Backups include the log key only if it is encrypted (age). To get a recipient, age1…, run on another machine: age-keygen -o backup-identity.txt")
+	answer, err := s.askText(ctx, "Recipient of the log key in backups, or none to omit the key", or(s.BackupRecipient, leftOut), func(answer string) error {
 		if answer == leftOut {
 			return nil
 		}
@@ -81,7 +81,7 @@ const maxLabel = 32
 
 func checkLabel(answer string) error {
 	if len(answer) > maxLabel || strings.IndexFunc(answer, func(r rune) bool { return !unicode.IsPrint(r) }) >= 0 {
-		return fmt.Errorf("a label is 1 to %d bytes of printable text", maxLabel)
+		return fmt.Errorf("a label must be 1 to %d bytes of printable text", maxLabel)
 	}
 	return nil
 }
@@ -111,14 +111,20 @@ func (s *setup) askScheme(ctx context.Context) error {
 		}
 		return answer
 	}
-	answer, err := s.askText(ctx, "Which one does the verifying contract expect (a number, or a name)", strconv.Itoa(1+slices.Index(names, initial)), func(answer string) error {
-		_, err := appliance.NewScheme(appliance.SchemeName(chosen(answer)), nil)
-		if err != nil && chosen(answer) == string(appliance.SchemeEIP712) {
-			err = errors.New("eip712 takes a domain, for which setup does not ask: choose another, and set attestation.scheme and attestation.eip712 in the configuration before the first attestation")
-		}
-		return err
+	answer, err := s.askText(ctx, "Which scheme does the verifying contract expect (a number or a name)", strconv.Itoa(1+slices.Index(names, initial)), func(answer string) error {
+		return checkSchemeName(appliance.SchemeName(chosen(answer)))
 	})
 	s.Scheme = chosen(answer)
+	return err
+}
+
+// checkSchemeName refuses unknown schemes, and eip712, for whose domain setup has no question.
+func checkSchemeName(name appliance.SchemeName) error {
+	_, err := appliance.NewScheme(name, nil)
+	if err != nil && name == appliance.SchemeEIP712 {
+		return errors.New("setup cannot configure eip712, which needs a domain: choose another scheme now, " +
+			"and set attestation.scheme and attestation.eip712 in the configuration before the first attestation")
+	}
 	return err
 }
 
@@ -141,10 +147,10 @@ func (s *setup) askModule(ctx context.Context) error {
 		}
 		return answer
 	}
-	answer, err := s.askText(ctx, "Which one (a number, or a path)", strconv.Itoa(preferred), func(answer string) error {
+	answer, err := s.askText(ctx, "Which module (a number or a path)", strconv.Itoa(preferred), func(answer string) error {
 		path := chosen(answer)
 		if stat, err := os.Stat(path); !filepath.IsAbs(path) || err != nil || stat.IsDir() {
-			return fmt.Errorf("%q is neither one of these numbers nor the path of a file", answer)
+			return fmt.Errorf("%q is not one of these numbers, and not the path of a file", answer)
 		}
 		return nil
 	})
@@ -158,7 +164,7 @@ func (s *setup) askText(ctx context.Context, question, initial string, wrong fun
 		fmt.Fprintf(s.Err, "%s [%s]: ", question, initial)
 		line, err := unlessInterrupted(ctx, func() (string, error) { return s.answers.ReadString('\n') })
 		if errors.Is(err, io.EOF) {
-			return "", errors.New("the answers have ended: give --yes to be asked nothing")
+			return "", errors.New("no more answers on standard input: give --yes to skip the questions")
 		}
 		if err != nil {
 			return "", fmt.Errorf("read the answer: %w", err)
@@ -182,7 +188,7 @@ func (s *setup) askPIN(ctx context.Context) ([]byte, error) {
 		if len(pin) > 0 {
 			return pin, nil
 		}
-		s.say("A PIN is not empty.")
+		s.say("The PIN must not be empty.")
 	}
 }
 
@@ -209,12 +215,12 @@ func AskPassphrase(ctx context.Context, in io.Reader, out io.Writer) ([]byte, er
 		if err != nil {
 			return nil, err
 		}
-		second, err := askSecret(ctx, in, out, "The same again")
+		second, err := askSecret(ctx, in, out, "Passphrase again")
 		switch {
 		case err != nil:
 			return nil, err
 		case len(first) == 0:
-			fmt.Fprintln(out, "A passphrase is not empty.")
+			fmt.Fprintln(out, "The passphrase must not be empty.")
 		case !bytes.Equal(first, second):
 			fmt.Fprintln(out, "The two passphrases differ.")
 		default:

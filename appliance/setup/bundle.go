@@ -52,7 +52,7 @@ func shared() []string {
 // NewBundle returns the bundle for a new member. It removes the password from store.url, unless withPassword is set.
 func NewBundle(c *config.Config, version string, signer appliance.Address, withPassword bool, now time.Time) (b Bundle, err error) {
 	if c.Store.URL == "" {
-		return b, errors.New("store.url is not set, so there is nothing to join: move to a database first (attestd store init, attestd store copy)")
+		return b, errors.New("store.url is not set: a cluster needs a database; move the store to one first: attestd store init, then attestd store copy")
 	}
 	secret, err := os.ReadFile(filepath.Join(c.DataDir, archive.LogKeyFile))
 	if err != nil {
@@ -135,7 +135,7 @@ func OpenBundle(r io.Reader, passphrase []byte, now time.Time) (b Bundle, err er
 	}
 	content, err := io.ReadAll(io.LimitReader(opened, maxBundle+1))
 	if err == nil && len(content) > maxBundle {
-		err = errors.New("it is too large")
+		err = errors.New("the bundle is too large")
 	}
 	if err != nil {
 		return b, damagedBundle(err)
@@ -149,21 +149,21 @@ func OpenBundle(r io.Reader, passphrase []byte, now time.Time) (b Bundle, err er
 }
 
 func damagedBundle(err error) error {
-	return fmt.Errorf("not a whole bundle made by 'attestd setup --bundle': bring it over again: %w", err)
+	return fmt.Errorf("not a complete bundle of 'attestd setup --bundle': copy it again: %w", err)
 }
 
 func (b Bundle) check(now time.Time) error {
-	const again = "make a new one on a member: attestd setup --bundle FILE"
+	const again = "create a new bundle on a member: attestd setup --bundle FILE"
 	switch age := now.Sub(b.Made); {
 	case b.Format != bundleFormat:
-		return fmt.Errorf("it has format %d, this attestd reads %d: have the same version on both machines, then %s", b.Format, bundleFormat, again)
+		return fmt.Errorf("the bundle has format %d, this attestd reads format %d: install the same version on both machines, then %s", b.Format, bundleFormat, again)
 	case age > bundleLife:
-		return fmt.Errorf("it was made %s, and is good for %d days: %s", text.Time(b.Made), int(bundleLife.Hours()/24), again)
+		return fmt.Errorf("the bundle of %s has expired after %d days: %s", text.Time(b.Made), int(bundleLife.Hours()/24), again)
 	case age < -time.Hour:
-		return fmt.Errorf("it was made %s, which is still to come: set this machine's clock, or that of the member who made it", text.Time(b.Made))
+		return fmt.Errorf("the bundle's time %s is in the future: set the clock of this machine, or of the member that created the bundle", text.Time(b.Made))
 	}
 	if _, err := appliance.ParseLogKey(b.LogKey); err != nil {
-		return fmt.Errorf("its log key: %w", err)
+		return fmt.Errorf("the bundle's log key: %w", err)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func (s *setup) makeKeyOrUndo(ctx context.Context) error {
 	for _, undo := range s.undo {
 		err = errors.Join(err, undo())
 	}
-	s.say("The configuration and the PIN are as before: no token and key could be had with what was said.")
+	s.say("The configuration and the PIN are restored, because they gave no usable token and key.")
 	return err
 }
 
@@ -67,10 +67,10 @@ func (s *setup) makeKey(ctx context.Context) error {
 
 // findKey learns the address of a key that must exist. A new key in its place would have another address.
 func (s *setup) findKey(ctx context.Context) error {
-	bringBack := "This machine is to sign with the key of the cluster that it joins, so setup makes no other. Replicate it by the HSM's means " +
-		"(of SoftHSM, copy the folder of its tokens), then run setup again"
+	bringBack := "Setup does not create a key on a machine that joins a cluster. Replicate the cluster's key with the HSM vendor's tools " +
+		"(for SoftHSM, copy the folder of its tokens), then run setup again"
 	if s.bundle == nil {
-		bringBack = "The configuration is of a key that exists, so setup makes no other. Bring back the HSM's backup (of SoftHSM, the folder of its " +
+		bringBack = "The configuration names an existing key, so setup does not create one. Restore the HSM's backup (for SoftHSM, the folder of its " +
 			"tokens), or correct hsm.uri. For a new key, with another address, move " + s.result.Configuration + " away, then run setup"
 	}
 	if tokens := s.emptyTokens(); tokens != "" {
@@ -137,7 +137,7 @@ func (s *setup) officerPIN() ([]byte, error) {
 		return nil, nil // the token exists
 	}
 	pin := randomPIN()
-	return pin, s.place(path, append(pin, '\n'), 0o400, s.root(), "the security officer's PIN; move it off this machine, it replaces a lost PIN")
+	return pin, s.place(path, append(pin, '\n'), 0o400, s.root(), "the security officer's PIN, which can replace a lost PIN; move it to another machine")
 }
 
 // PINRefused is hsm.ErrPIN from a child process, with that process's message.

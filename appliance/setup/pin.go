@@ -45,7 +45,7 @@ func (s *setup) keepPIN(ctx context.Context, fresh bool) (source string, err err
 		if s.PINStore == "credential" {
 			return "", err
 		}
-		s.say("The PIN is kept in a file, for it cannot be encrypted here: %v", err)
+		s.say("The PIN is stored in a file, because it cannot be encrypted here: %v", err)
 	}
 	return "file:" + file, s.placePIN(file, pin)
 }
@@ -68,14 +68,14 @@ func (s *setup) adoptPIN(ctx context.Context) error {
 	case s.PINFile == "" && (running || uri.PINSource == ""):
 		return nil
 	case uri.PINSource == "":
-		return errors.New("hsm.uri names no pin-source, and so no place for the PIN: add pin-source=file:" + s.pinPath())
+		return errors.New("hsm.uri has no pin-source for the PIN: add pin-source=file:" + s.pinPath())
 	}
 	current, missing := s.currentPIN(ctx, uri)
 	switch {
 	case s.PINFile == "" && missing == nil:
 		return nil
 	case s.PINFile == "" && s.Yes:
-		return fmt.Errorf("the PIN is not where hsm.uri says (%s): give the file that holds it with --pin-file: %w", uri.PINSource, missing)
+		return fmt.Errorf("no PIN at the pin-source of hsm.uri (%s): give a file with the PIN: --pin-file FILE: %w", uri.PINSource, missing)
 	}
 	pin, err := s.choosePIN(ctx, false)
 	if err != nil {
@@ -87,7 +87,7 @@ func (s *setup) adoptPIN(ctx context.Context) error {
 		s.say("kept  the PIN  (%s)", uri.PINSource)
 		return nil
 	case running:
-		return errors.New("attestd runs with another PIN; stop it first, so that this one can be tried: systemctl stop attestd.socket attestd")
+		return errors.New("attestd runs with another PIN; stop it first, so that setup can test the new one: systemctl stop attestd.socket attestd")
 	}
 	return s.replacePIN(ctx, uri, pin)
 }
@@ -103,7 +103,7 @@ func (s *setup) currentPIN(ctx context.Context, uri hsm.URI) (pin []byte, err er
 		pin, err = s.ReadPIN(path)
 	}
 	if pin = bytes.TrimRight(pin, "\r\n"); err == nil && len(pin) == 0 {
-		err = errors.New("it is empty")
+		err = errors.New("the file is empty")
 	}
 	return pin, err
 }
@@ -125,7 +125,7 @@ func (s *setup) replacePIN(ctx context.Context, uri hsm.URI, pin []byte) error {
 	if err == nil {
 		return nil
 	}
-	s.say("The PIN is kept in a file, for it cannot be encrypted here: %v", err)
+	s.say("The PIN is stored in a file, because it cannot be encrypted here: %v", err)
 	file := s.pinPath()
 	s.undoFile(file)
 	s.undoFile(s.result.Configuration)
@@ -143,7 +143,7 @@ func (s *setup) renamePINSource(from, to string) error {
 	}
 	const attribute = "pin-source="
 	if n := strings.Count(string(text), attribute+from); n != 1 {
-		return fmt.Errorf("%s has %s%s %d times, not once: set %s%s in hsm.uri, then run setup again", s.result.Configuration, attribute, from, n, attribute, to)
+		return fmt.Errorf("%s contains %s%s %d times instead of once: set %s%s in hsm.uri, then run setup again", s.result.Configuration, attribute, from, n, attribute, to)
 	}
 	changed := bytes.Replace(text, []byte(attribute+from), []byte(attribute+to), 1)
 	if err := s.place(s.result.Configuration, changed, 0o640, s.root(), "hsm.uri: "+attribute+to); err != nil {
@@ -175,7 +175,7 @@ func (s *setup) placeCredential(ctx context.Context, name string, pin []byte) er
 	}
 	again, err := service.SystemdCreds(ctx, nil, "decrypt", "--name="+name, path, "-")
 	if err == nil && !bytes.Equal(again, pin) {
-		err = errors.New("systemd-creds does not give back what it was given")
+		err = errors.New("systemd-creds does not return the PIN that it encrypted")
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(path))
@@ -199,7 +199,7 @@ func (s *setup) choosePIN(ctx context.Context, fresh bool) ([]byte, error) {
 	case fresh:
 		return randomPIN(), nil
 	case s.Yes:
-		return nil, errors.New("the token's user PIN is needed: give the file that holds it with --pin-file")
+		return nil, errors.New("the token's user PIN is missing: give a file with the PIN: --pin-file FILE")
 	}
 	return s.askPIN(ctx)
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/doctor"
@@ -117,17 +118,15 @@ func (s *setup) kept(path, what string) {
 	s.say("kept  %s  (%s)", path, what)
 }
 
-// prepare finds the user of the daemon, and makes the folder of the configuration.
+// prepare finds the configuration and the user of the daemon.
 func (s *setup) prepare(context.Context) (err error) {
 	path, err := filepath.Abs(s.Source.Path())
 	if err != nil {
 		return err
 	}
 	s.result.Configuration, s.folder = path, filepath.Dir(path)
-	if s.service, err = s.findUser(); err != nil {
-		return err
-	}
-	return s.ensureFolder(s.folder, 0o755, service.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())})
+	s.service, err = s.findUser()
+	return err
 }
 
 func (s *setup) findUser() (service.User, error) {
@@ -143,7 +142,7 @@ func (s *setup) findUser() (service.User, error) {
 		if s.User != "" {
 			return service.User{}, fmt.Errorf("--user: %w", err)
 		}
-		s.say("There is no user attestd, which the package makes: files will be root's, and the daemon must run as root.")
+		s.say("The user attestd, which the package creates, does not exist: the files will belong to root, and the daemon must run as root.")
 	}
 	u, err := user.LookupId(strconv.Itoa(os.Geteuid()))
 	if err != nil {
@@ -224,7 +223,7 @@ func (s *setup) configure(ctx context.Context) error {
 	_, configured := present["hsm.uri"]
 	_, several := present["hsm.uris"]
 	if _, named := present["hsm.keys"]; configured || several || named {
-		s.kept(s.result.Configuration, "names the token already; flags and questions about it are left out")
+		s.kept(s.result.Configuration, "has a token already; flags and questions about it are skipped")
 		if s.bundle != nil {
 			if err := s.writeConfiguration(present, map[string]any{}); err != nil {
 				return err
@@ -249,6 +248,12 @@ func (s *setup) configure(ctx context.Context) error {
 	if dataDir, err = filepath.Abs(dataDir); err != nil {
 		return err
 	}
+	if err := s.checkChoices(ctx); err != nil {
+		return err
+	}
+	if err := s.ensureFolder(s.folder, 0o755, s.root()); err != nil {
+		return err
+	}
 	if err := s.ensureFolder(dataDir, 0o700, s.service); err != nil {
 		return err
 	}
@@ -271,6 +276,30 @@ func (s *setup) configure(ctx context.Context) error {
 		return err
 	}
 	return s.loadConfiguration()
+}
+
+// checkChoices refuses flags that the daemon would refuse, and a port that is in use, before anything is written.
+func (s *setup) checkChoices(ctx context.Context) error {
+	scheme := appliance.SchemeName(or(s.Scheme, config.DefaultText("attestation.scheme")))
+	if err := checkSchemeName(scheme); err != nil {
+		return fmt.Errorf("--scheme: %w", err)
+	}
+	listen := or(s.Listen, config.DefaultText("server.listen"))
+	if err := s.checkListen(listen); err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	if s.BackupRecipient != "" {
+		if _, err := archive.ParseRecipient(s.BackupRecipient); err != nil {
+			return fmt.Errorf("--backup-recipient: %w", err)
+		}
+	}
+	if _, set := s.Source.Lookup(config.EnvName("server.listen")); set && s.Listen == "" {
+		return nil // the environment has another address
+	}
+	if doctor.Listening(ctx, listen) {
+		return fmt.Errorf("--listen: %s is in use by another program: find it with ss -ltnp and stop it, or choose another port", listen)
+	}
+	return nil
 }
 
 // presentValues returns the values that the configuration file sets. It is empty without a file.
@@ -344,7 +373,7 @@ func (s *setup) writeConfiguration(present, values map[string]any) error {
 		section, _, _ := strings.Cut(name, ".")
 		for other := range present {
 			if strings.HasPrefix(other, section+".") {
-				return fmt.Errorf("%s has a section %s already, without %s: add it there, then try again:\n  %s: %s",
+				return fmt.Errorf("%s has a section %s without %s: add the setting there, then run setup again:\n  %s: %s",
 					s.result.Configuration, section, name, strings.TrimPrefix(name, section+"."), config.YAMLValue(chosen[name]))
 			}
 		}
@@ -368,9 +397,9 @@ func (s *setup) configuration() []byte {
 		text.Write(bytes.TrimRight(s.before, "\n"))
 		text.WriteString("\n\n")
 	}
-	fmt.Fprintf(&text, "# Written by 'attestd setup' on %s. What is not here has its default;\n# 'attestd config show' prints every value and what it is for.\n", time.Now().UTC().Format("2006-01-02"))
+	fmt.Fprintf(&text, "# Written by 'attestd setup' on %s. Other settings have their defaults;\n# 'attestd config show' prints all values with their descriptions.\n", time.Now().UTC().Format("2006-01-02"))
 	if files.Exists(config.ReferenceFile) {
-		fmt.Fprintf(&text, "# All of them, to copy from: %s\n", config.ReferenceFile)
+		fmt.Fprintf(&text, "# All settings, to copy from: %s\n", config.ReferenceFile)
 	}
 	text.WriteByte('\n')
 	config.WriteYAML(&text, s.chosen)
@@ -418,7 +447,7 @@ func (s *setup) undoFile(path string) {
 			return nil
 		})
 	case err == nil:
-		s.undo = append(s.undo, func() error { return s.place(path, before, 0o600, s.root(), "as it was") })
+		s.undo = append(s.undo, func() error { return s.place(path, before, 0o600, s.root(), "restored") })
 	}
 }
 
@@ -451,7 +480,7 @@ func (s *setup) makeAPIKey(ctx context.Context) (err error) {
 		file = filepath.Join(s.folder, "api-key")
 	}
 	if file != "-" && files.Exists(file) {
-		return fmt.Errorf("no API key works, but %s exists: remove it, or name another file with --api-key-file", file)
+		return fmt.Errorf("there is no usable API key, but %s exists: remove the file, or give another one with --api-key-file", file)
 	}
 	_, token, err := o.CreateKey(ctx, appliance.KeyRequest{Name: s.APIKeyName})
 	if err != nil {
@@ -462,7 +491,7 @@ func (s *setup) makeAPIKey(ctx context.Context) (err error) {
 		return nil
 	}
 	s.result.APIKeyFile = file
-	return s.place(file, []byte(token+"\n"), 0o600, s.root(), "the token of the API key "+s.APIKeyName+"; hand it to the integrator")
+	return s.place(file, []byte(token+"\n"), 0o600, s.root(), "the token of the API key "+s.APIKeyName+"; give it to the integrator")
 }
 
 // examineAll runs doctor's checks. It drops the warning that the daemon does not run, since it is not started yet.

@@ -24,7 +24,7 @@ func (s *setup) adoptPINs(ctx context.Context) error {
 		return err
 	}
 	if s.PINFile != "" {
-		return errors.New("--pin-file: the configuration names several tokens; put each PIN where its pin-source says, and leave --pin-file out")
+		return errors.New("--pin-file: the configuration has several tokens; put each PIN at its pin-source, and omit --pin-file")
 	}
 	running, err := s.daemonRuns(ctx)
 	if err != nil || running {
@@ -36,7 +36,7 @@ func (s *setup) adoptPINs(ctx context.Context) error {
 			continue
 		}
 		if _, err := s.currentPIN(ctx, uri); err != nil {
-			missing = append(missing, fmt.Errorf("the PIN of token %d is not where %s says (%s): %w\n%s", i+1, s.config.TokenSetting(i), uri.PINSource, err, placeRemedy(uri)))
+			missing = append(missing, fmt.Errorf("token %d: no PIN at the pin-source of %s (%s): %w\n%s", i+1, s.config.TokenSetting(i), uri.PINSource, err, placeRemedy(uri)))
 		}
 	}
 	return errors.Join(missing...)
@@ -45,9 +45,9 @@ func (s *setup) adoptPINs(ctx context.Context) error {
 // placeRemedy is the way to put a PIN at the pin-source of a URI.
 func placeRemedy(uri hsm.URI) string {
 	if name := uri.Credential(); name != "" {
-		return fmt.Sprintf("with the PIN in a file: systemd-creds encrypt --name=%s FILE %s", name, service.CredentialPath(name))
+		return fmt.Sprintf("write the PIN to a file, then run: systemd-creds encrypt --name=%s FILE %s", name, service.CredentialPath(name))
 	}
-	return "put it there, readable for the service's user only"
+	return "put the PIN there, readable for the service's user only"
 }
 
 // findKeys learns the addresses of the keys in several tokens. For the default key, one token that works is enough;
@@ -71,7 +71,7 @@ func (s *setup) findKeys(ctx context.Context) error {
 				return err
 			}
 		case s.result.Address != nil && *s.result.Address != *found.Key.Address:
-			return fmt.Errorf("the tokens of hsm.uris have different keys: token %d has %s, and one before it %s: bring the key into all by the HSM's own tools",
+			return fmt.Errorf("the tokens of hsm.uris have different keys: token %d has %s, an earlier one has %s: import the key into all tokens with the HSM vendor's tools",
 				i+1, found.Key.Address, s.result.Address)
 		}
 		if key.Name == standard.Name {
@@ -83,7 +83,7 @@ func (s *setup) findKeys(ctx context.Context) error {
 		return errors.Join(failures...)
 	}
 	for _, err := range failures {
-		s.say("not usable now: %v", err)
+		s.say("not usable at the moment: %v", err)
 	}
 	return nil
 }

@@ -143,7 +143,7 @@ func parse(b []byte) (frame, error) {
 
 // sentinels are the errors that survive the encoding, so that errors.Is works on the other side.
 var sentinels = []error{
-	hsm.ErrPIN, hsm.ErrNotFound, hsm.ErrNoToken, hsm.ErrAmbiguous, hsm.ErrWrongKey, hsm.ErrLost, hsm.ErrClosed,
+	hsm.ErrPIN, hsm.ErrNotFound, hsm.ErrNoToken, hsm.ErrOtherKeys, hsm.ErrAmbiguous, hsm.ErrWrongKey, hsm.ErrLost, hsm.ErrClosed,
 }
 
 // remoteError is an error from the worker: its text, which names the call and the code, and the errors that it wraps.

@@ -19,29 +19,30 @@ func newLogAcceptLoss(a *app) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "accept-loss --reason REASON",
-		Short: "Go on after the journal lost what was published: as a new log",
-		Long: `Go on after the journal lost records that were published, when they are gone for good: a database lost its tail, or an
-older copy is all there is. While attestd is stopped; with a database, run it once, on any appliance: the others follow.
+		Short: "Continue as a new log after the journal has lost published records",
+		Long: `Continue after the journal has lost published records for good: a database lost its newest records, or only an
+older copy is left. Stop attestd first. With a database, run the command once, on any appliance: the others
+follow.
 
-The journal goes on as another log, with a name and a key of its own, so that nothing signs a second history under the
-old name. Its first leaf says from which log, the highest checkpoint that was published, what is left of it, why, when
-and who; all records that are left follow with their bytes unchanged. The old journal stays in data_dir, and so does
-the old log's key, as a retired one.
+The journal continues as a new log with a new name and a new key, so that the old name never stands for two
+histories. The new log's first leaf records the old log, its highest published checkpoint, the remaining
+records, the reason, the time and the operator. All remaining records follow unchanged. The old journal and
+the old log key, now retired, stay in data_dir.
 
-Who pinned the old verifier key must be told the new one, and why. A kill leaves the old journal or the new one: the
-same command goes on.`,
+Give the new verifier key, and the reason, to everyone who pinned the old one. If the command is interrupted,
+run it again: either the old or the new journal is in place.`,
 		Example: `  systemctl stop attestd
   attestd log accept-loss --reason 'disk of 3 November lost, restored from its snapshot'
   systemctl start attestd`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if reason == "" {
-				return usagef(cmd, "--reason is required: it is recorded in the new log's first leaf")
+				return usagef(cmd, "--reason is required: the new log's first leaf records it")
 			}
 			return a.acceptLoss(cmd, reason)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why the loss is accepted; it is recorded (required)")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason for accepting the loss, which the log records (required)")
 	return cmd
 }
 
@@ -59,7 +60,7 @@ func (a *app) acceptLoss(cmd *cobra.Command, reason string) error {
 	})
 	end()
 	if err != nil {
-		return interrupted(cmd.Context(), fmt.Errorf("accept-loss: %w", err), "the old journal is in place; the same command begins again")
+		return interrupted(cmd.Context(), fmt.Errorf("accept-loss: %w", err), "the old journal is in place; run the same command again")
 	}
 	return a.print(struct {
 		OK          bool   `json:"ok"`
@@ -69,10 +70,10 @@ func (a *app) acceptLoss(cmd *cobra.Command, reason string) error {
 		MovedAside  string `json:"movedAside,omitempty"`
 		Lost        string `json:"lost"`
 	}{true, next.Key.Verifier.Name(), next.Key.VerifierText, next.Head.Tree.N, next.Aside, loss.Why}, func(w io.Writer) {
-		fmt.Fprintf(w, "%d records are left, and go on as another log:\n", next.Head.Tree.N-1)
+		fmt.Fprintf(w, "%d records remain, and continue as a new log:\n", next.Head.Tree.N-1)
 		printLog(w, next.Key.Verifier.Name(), next.Key.VerifierText)
 		if next.Aside != "" {
-			fmt.Fprintf(w, "What was there is now %s.\n", next.Aside)
+			fmt.Fprintf(w, "The old journal is now %s.\n", next.Aside)
 		}
 	})
 }
@@ -80,7 +81,7 @@ func (a *app) acceptLoss(cmd *cobra.Command, reason string) error {
 // printLog shows the name and the verifier key of a new log, which the operator must pass on.
 func printLog(w io.Writer, origin, verifierKey string) {
 	fields(w, [][2]string{{"  origin", origin}, {"  verifier key", verifierKey}})
-	fmt.Fprintln(w, "Tell the verifier key to all who pinned the old one: it signs nothing any more. The first leaf says why (attestd log list --events).")
+	fmt.Fprintln(w, "Give the new verifier key to everyone who pinned the old one, which no longer signs. The first leaf has the reason: attestd log list --events")
 }
 
 // operator names the user of this command for the log's auditors. Under sudo, it names the invoking user, too.
@@ -91,7 +92,7 @@ func operator() string {
 		name = fmt.Sprintf("%s (uid %d)", u.Username, uid)
 	}
 	if sudo := os.Getenv("SUDO_USER"); sudo != "" && os.Getenv("SUDO_UID") != strconv.Itoa(uid) {
-		name = fmt.Sprintf("%s, by sudo of %s (uid %s)", name, sudo, os.Getenv("SUDO_UID"))
+		name = fmt.Sprintf("%s, through sudo by %s (uid %s)", name, sudo, os.Getenv("SUDO_UID"))
 	}
 	return strings.ToValidUTF8(name, "?")
 }

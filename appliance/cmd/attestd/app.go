@@ -75,7 +75,7 @@ func (a *app) openInput(name string) (io.ReadCloser, error) {
 func readLimited(r io.Reader, max int64) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, max+1))
 	if err == nil && int64(len(b)) > max {
-		err = errors.New("it is too large")
+		err = errors.New("the file is too large")
 	}
 	return b, err
 }

@@ -25,18 +25,18 @@ func newAttest(a *app) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "attest --unspendable ADDRESS --beneficiary ADDRESS",
-		Short: "Ask the appliance for an attestation and print its JSON",
-		Long: `Ask the appliance for an attestation through its HTTP API, as an integrator's program would, and print
-the answer's JSON, with what 'attestd verify' needs beside it: the two addresses, the digest scheme and, of
+		Short: "Request an attestation from the appliance and print its JSON",
+		Long: `Request an attestation through the HTTP API, as an integrator's program does, and print the JSON of the
+answer. The output includes the input of 'attestd verify': the two addresses, the digest scheme and, for
 EIP-712, the domain.
 
-The API key's token is taken from --api-key-file, else from $ATTESTD_API_KEY, else from the file api-key beside the
-configuration: /etc/attestd/api-key, where 'attestd setup' puts it, unless --config or $ATTESTD_CONFIG names another.`,
+The token of the API key is read from --api-key-file, or $ATTESTD_API_KEY, or the file api-key in the folder
+of the configuration, in this order. 'attestd setup' writes /etc/attestd/api-key.`,
 		Example: `  attestd attest --unspendable 0x…  --beneficiary 0x… | attestd verify -
   attestd attest --unspendable 0x…  --beneficiary 0x… --url https://attest.example.com --api-key-file payments.key`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef(cmd, "%q: attestd attest takes the addresses by --unspendable and --beneficiary", args[0])
+				return usagef(cmd, "unexpected argument %q: give the addresses with --unspendable and --beneficiary", args[0])
 			}
 			return nil
 		},
@@ -56,7 +56,7 @@ configuration: /etc/attestd/api-key, where 'attestd setup' puts it, unless --con
 			attestation, err := c.Attest(cmd.Context(), req, client.AttestOptions{IdempotencyKey: idempotencyKey})
 			if err != nil {
 				return interrupted(cmd.Context(), fmt.Errorf("attest: %w", err),
-					"the attestation may have been made: with --idempotency-key %s the same one is answered", text.ShellWord(idempotencyKey))
+					"the attestation may exist: to get the same one, repeat the command with --idempotency-key %s", text.ShellWord(idempotencyKey))
 			}
 			return a.printJSON(a.verifiable(cmd.Context(), c, req, attestation))
 		},
@@ -64,10 +64,10 @@ configuration: /etc/attestd/api-key, where 'attestd setup' puts it, unless --con
 	f := cmd.Flags()
 	f.StringVar(&unspendable, "unspendable", "", "the unspendable address (required)")
 	f.StringVar(&beneficiary, "beneficiary", "", "the beneficiary's address (required)")
-	f.StringVar(&url, "url", "", "address of the API (default: $ATTESTD_URL, else server.listen of the configuration)")
-	f.StringVar(&keyFile, "api-key-file", "", "file that holds the API key's token; - for standard input")
-	f.StringVar(&idempotencyKey, "idempotency-key", "", "repeat with the same key to get the same attestation (default: a random one)")
-	f.DurationVar(&timeout, "timeout", 30*time.Second, "give up after this time, retries included")
+	f.StringVar(&url, "url", "", "address of the API (default: $ATTESTD_URL, or server.listen of the configuration)")
+	f.StringVar(&keyFile, "api-key-file", "", "file with the API key's token; - for standard input")
+	f.StringVar(&idempotencyKey, "idempotency-key", "", "a repeated request with the same key gets the same attestation (default: random)")
+	f.DurationVar(&timeout, "timeout", 30*time.Second, "time limit, including retries")
 	return cmd
 }
 
@@ -89,15 +89,15 @@ func (a *app) verifiable(ctx context.Context, c *client.Client, req appliance.Re
 	answer := attested{Attestation: made, Request: req}
 	attestor, err := c.Attestor(ctx)
 	if err != nil {
-		a.say("The digest scheme is not known, and left out: %v", err)
+		a.say("The output omits the digest scheme, which is unknown: %v", err)
 		return answer
 	}
 	scheme, err := appliance.NewScheme(attestor.Scheme, attestor.Domain)
 	switch {
 	case err != nil:
-		a.say("The digest scheme is left out: %v", err)
+		a.say("The output omits the digest scheme: %v", err)
 	case scheme.Digest(req) != made.Hash: // the attestation is older than the present scheme, and was repeated
-		a.say("The hash is not %s of the two addresses, which is the appliance's scheme now: the scheme is left out.", scheme.Name)
+		a.say("The output omits the digest scheme: the hash is not %s of the two addresses, the appliance's current scheme.", scheme.Name)
 	default:
 		answer.Scheme, answer.Domain = scheme.Name, scheme.Domain
 	}
@@ -161,13 +161,13 @@ func (a *app) apiKey(keyFile string) (string, error) {
 		}
 		keyFile = filepath.Join(filepath.Dir(a.source.Path()), "api-key")
 		if _, err := os.Stat(keyFile); errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("no API key: give --api-key-file FILE or set ATTESTD_API_KEY (%s is not there); 'attestd key create' makes one", keyFile)
+			return "", fmt.Errorf("no API key: give --api-key-file FILE or set ATTESTD_API_KEY (%s does not exist); create a key with: attestd key create --name NAME", keyFile)
 		}
 	}
 	text, err := a.readSmall(keyFile, maxToken)
 	token := strings.TrimSpace(string(text))
 	if err == nil && token == "" {
-		err = fmt.Errorf("%s: it is empty: no API key", keyFile)
+		err = fmt.Errorf("%s is empty: it must contain an API key's token", keyFile)
 	}
 	return token, err
 }

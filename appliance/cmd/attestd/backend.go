@@ -58,7 +58,7 @@ func (a *app) backend(ctx context.Context) (backend, error) {
 	}
 	store, err := daemon.OpenStore(c, daemon.StoreOptions{})
 	if errors.Is(err, bolt.ErrInUse) {
-		return nil, fmt.Errorf("%w, and it does not answer on the admin socket %s", err, c.Admin.Socket)
+		return nil, fmt.Errorf("%w, and does not answer on the admin socket %s", err, c.Admin.Socket)
 	}
 	if err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ type offline struct {
 // record writes an operator's action to the journal before it is taken. If record fails, the action must not be taken.
 func (f offline) record(ctx context.Context, kind appliance.EventKind, details map[string]string) error {
 	if err := f.store.RecordEvent(ctx, appliance.Event{Kind: kind, By: operator(), Details: details}); err != nil {
-		return fmt.Errorf("the journal does not take the event %s, so nothing was done: %w", kind, err)
+		return fmt.Errorf("cannot record the event %s in the journal, so the action was not taken: %w", kind, err)
 	}
 	return nil
 }

@@ -28,18 +28,20 @@ func newBackup(a *app) *cobra.Command {
 	b := backup{app: a}
 	cmd := &cobra.Command{
 		Use:   "backup FILE|FOLDER",
-		Short: "Copy API keys and journal, consistent while the daemon serves",
-		Long: `Copy API keys and journal into one file of mode 0600, consistent as of one moment, while the daemon serves.
-The file is read back and audited before it gets its name: each record's signature, the tree, the checkpoint. In a
-FOLDER, the name is made of the time, and --keep removes the oldest of such names.
+		Short: "Back up API keys and journal, also while the daemon runs",
+		Long: `Write API keys and journal into one file of mode 0600, consistent as of one moment, while the daemon serves.
+The file is read back and audited before it gets its name: the signature of each record, the tree and the
+checkpoint. In a FOLDER, the name is the time of the backup, and --keep removes the oldest backups.
 
-The log key is in the file only if it can be encrypted (age): to the --recipient, whose identity is kept on another
-machine, or by the passphrase in --passphrase-file. backup.recipient and backup.passphrase_file are the defaults. Without
-them the log key is left out, and what is restored without data_dir goes on as another log, with a new log key.
+The file includes the log key only if it can be encrypted (age): to --recipient, whose identity is kept on
+another machine, or with the passphrase in --passphrase-file. The defaults are backup.recipient and
+backup.passphrase_file. Without them the log key is omitted; if such a backup is restored without data_dir,
+the journal continues as a new log with a new log key.
 
-The file is a tar archive compressed by zstd: log.key.age, manifest.json and attestd.db. Apart from the log key it is as
-secret as data_dir: it says who was attested to whom. It does NOT hold the attestor key, which cannot leave the HSM, nor
-the configuration and the PIN: back up the HSM by its own means (of SoftHSM, the folder of its tokens).`,
+The file is a tar archive compressed with zstd: log.key.age, manifest.json and attestd.db. Keep it as secret
+as data_dir: it shows which address was attested to which beneficiary. It does NOT include the attestor key,
+which cannot leave the HSM, nor the configuration and the PIN: back up the HSM with its vendor's tools (for
+SoftHSM, the folder of its tokens).`,
 		Example: `  attestd backup /var/backups/attestd --keep 14
   attestd backup before-upgrade.tar.zst
   attestd backup /var/backups/attestd --recipient age1…
@@ -52,10 +54,10 @@ the configuration and the PIN: back up the HSM by its own means (of SoftHSM, the
 			return b.run(cmd, args[0])
 		},
 	}
-	cmd.Flags().IntVar(&b.keep, "keep", 0, "with a FOLDER: keep this many backups, and remove older ones; 0 keeps all")
-	cmd.Flags().StringVar(&b.recipient, "recipient", "", "recipient of age, age1…, to whom the log key is encrypted (default: backup.recipient)")
-	cmd.Flags().StringVar(&b.passphraseFile, "passphrase-file", "", "file with the passphrase by which the log key is encrypted; - for standard input (default: backup.passphrase_file)")
-	cmd.Flags().BoolVar(&b.quick, "quick", false, "check the copy's form and checkpoint only, not each record")
+	cmd.Flags().IntVar(&b.keep, "keep", 0, "with a FOLDER: number of backups to keep; older ones are removed; 0 keeps all")
+	cmd.Flags().StringVar(&b.recipient, "recipient", "", "age recipient, age1…, for whom the log key is encrypted (default: backup.recipient)")
+	cmd.Flags().StringVar(&b.passphraseFile, "passphrase-file", "", "file with the passphrase that encrypts the log key; - for standard input (default: backup.passphrase_file)")
+	cmd.Flags().BoolVar(&b.quick, "quick", false, "check only the copy's format and checkpoint, not each record")
 	return cmd
 }
 
@@ -76,10 +78,10 @@ func (b backup) run(cmd *cobra.Command, target string) error {
 	if stat, err := os.Stat(target); err == nil && stat.IsDir() {
 		isFolder = true
 	} else if err == nil {
-		return fmt.Errorf("backup %s: exists already, and is not replaced", target)
+		return fmt.Errorf("backup %s: the file exists, and is not replaced; give another name", target)
 	}
 	if b.keep > 0 && !isFolder {
-		return usagef(cmd, "--keep goes with a folder, and %s is none", target)
+		return usagef(cmd, "--keep needs a folder, and %s is not one", target)
 	}
 	name := target
 	if isFolder {
@@ -146,7 +148,7 @@ func (b backup) make(ctx context.Context, c *config.Config, name string, inFolde
 	end()
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		folder := text.ShellWord(filepath.Dir(name))
-		err = fmt.Errorf("%w: make room on the disk of %s (df -h %s), or name a file on another disk; the check needs as much again as the journal", err, folder, folder)
+		err = fmt.Errorf("%w: free space on the disk of %s (df -h %s), or give a file on another disk; the backup and its check need twice the size of the journal", err, folder, folder)
 	}
 	if err != nil {
 		return interrupted(ctx, fmt.Errorf("backup %s: %w", name, err), "no backup was made")
@@ -154,11 +156,11 @@ func (b backup) make(ctx context.Context, c *config.Config, name string, inFolde
 	var pruned archive.Pruned
 	if inFolder {
 		if pruned, err = archive.Prune(name, b.keep); err != nil {
-			return fmt.Errorf("backup %s is made, but old ones stay: %w", name, err)
+			return fmt.Errorf("backup %s is complete, but cannot remove old backups: %w", name, err)
 		}
 	}
 	for _, f := range pruned.Future {
-		b.say("%s: its name is of a time to come, so the clock was wrong then or is now. It is kept, and not counted: look at the clock, then rename or remove it.", f)
+		b.say("%s: the time in its name is in the future, so the clock was or is wrong. It is kept and not counted: check the clock, then rename or remove the file.", f)
 	}
 	return b.print(struct {
 		File string `json:"file"`
@@ -168,12 +170,12 @@ func (b backup) make(ctx context.Context, c *config.Config, name string, inFolde
 		Removed   []string `json:"removed,omitempty"`
 		Future    []string `json:"future,omitempty"`
 	}{name, size, manifest, to != nil, pruned.Removed, pruned.Future}, func(w io.Writer) {
-		fmt.Fprintf(w, "%s: %d records, %s, checked.\n", name, manifest.Records, config.RoundedSize(size))
+		fmt.Fprintf(w, "%s: %d records, %s, verified.\n", name, manifest.Records, config.RoundedSize(size))
 		if to == nil {
-			fmt.Fprintln(w, "It leaves the log key out: restored without data_dir, the journal goes on as another log. Set backup.recipient to have the key in it, encrypted.")
+			fmt.Fprintln(w, "It does not include the log key: if it is restored without data_dir, the journal continues as a new log. To include the key, encrypted, set backup.recipient.")
 		}
 		for _, r := range pruned.Removed {
-			fmt.Fprintf(w, "%s: removed, for %d newer ones are there.\n", r, b.keep)
+			fmt.Fprintf(w, "%s: removed; %d newer backups are kept.\n", r, b.keep)
 		}
 	})
 }
@@ -197,7 +199,7 @@ func (b backup) take(ctx context.Context, c *config.Config, w io.Writer) error {
 	// The event precedes the copy, so that the copy has it. A journal that accepts no more events is backed up, too.
 	if daemon.StoreExists(c) {
 		if err := daemon.RecordEvent(ctx, c, appliance.Event{Kind: appliance.EventBackup, By: operator()}); err != nil {
-			b.say("The journal does not take the event of this backup: %s", err)
+			b.say("Cannot record this backup in the journal: %s", err)
 		}
 	}
 	return owner.Do(func() error { return copyStore(ctx, c, w) })

@@ -31,10 +31,10 @@ type newBundle struct {
 func (n newBundle) run(cmd *cobra.Command) error {
 	ctx := cmd.Context()
 	if n.passphraseFile == "" && !isTerminal(n.in) {
-		return usagef(cmd, "there is no terminal to ask at for a passphrase: give the file that holds it with --passphrase-file")
+		return usagef(cmd, "no terminal to ask for a passphrase: give its file with --passphrase-file")
 	}
 	if files.Exists(n.file) {
-		return fmt.Errorf("setup --bundle: %s exists already, and is not replaced", n.file)
+		return fmt.Errorf("setup --bundle: %s exists, and is not replaced; give another name", n.file)
 	}
 	c, err := n.config(nil)
 	if err != nil {
@@ -68,9 +68,9 @@ func (n newBundle) run(cmd *cobra.Command) error {
 		return err
 	}
 	return n.print(map[string]any{"file": n.file, "log": b.Settings["journal.origin"]}, func(w io.Writer) {
-		fmt.Fprintf(w, "%s: what a machine needs to join, good for a week.\n", n.file)
-		fmt.Fprintf(w, "Who has it and the passphrase can sign checkpoints: carry them apart, and remove the file when it is used.\n")
-		fmt.Fprintf(w, "\nOn the new machine, whose token has the key %s:\n\n  attestd setup --join %s\n", signer, text.ShellWord(filepath.Base(n.file)))
+		fmt.Fprintf(w, "%s: the bundle with which a machine joins the cluster, valid for a week.\n", n.file)
+		fmt.Fprintf(w, "With the bundle and the passphrase, anyone can sign checkpoints: copy them separately, and remove the file after use.\n")
+		fmt.Fprintf(w, "\nOn the new machine, which needs the key %s in its token, run:\n\n  attestd setup --join %s\n", signer, text.ShellWord(filepath.Base(n.file)))
 	})
 }
 
@@ -81,7 +81,7 @@ func (n newBundle) passphrase(ctx context.Context) (p []byte, err error) {
 		p, err = setup.AskPassphrase(ctx, n.in.(*os.File), n.err)
 	}
 	if err == nil && len(p) == 0 {
-		err = errors.New("it is empty")
+		err = errors.New("the file is empty")
 	}
 	return p, err
 }
@@ -95,7 +95,7 @@ func (n newBundle) signer(ctx context.Context, c *config.Config) (appliance.Addr
 	status, err := running.Status(ctx)
 	_ = running.Close()
 	if err != nil {
-		return appliance.Address{}, fmt.Errorf("hsm.address is not set, and no daemon can be asked for its key: %w", err)
+		return appliance.Address{}, fmt.Errorf("hsm.address is not set, and no daemon is running that knows the key: set hsm.address, or start attestd: %w", err)
 	}
 	return status.SignerAddress, nil
 }

@@ -20,21 +20,24 @@ import (
 )
 
 func newChain(a *app) *cobra.Command {
-	return group("chain", "The watchtower: what contracts on chain have redeemed: status, redemptions, verify",
-		`The daemon watches the contracts of chain.contracts, and holds each redemption against the journal. One whose hash the journal does
-not have means that someone else signs with the attestor's key, or that the journal has lost the attestation.`,
+	return group("chain", "The watchtower, which checks redemptions on chain: status, redemptions, verify",
+		`The daemon watches the contracts of chain.contracts, and compares each redemption with the journal. If the
+journal lacks a redemption's hash, the attestor's key signs outside this appliance, or the journal has lost
+the attestation.`,
 		newChainStatus(a), newChainRedemptions(a), newChainVerify(a))
 }
 
 func newChainStatus(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show how the contracts are watched; fails on an unknown redemption",
-		Long: `Show each contract, its attestor and whether that takes this appliance's signatures, up to which block it was read, and how many
-redemptions there are. It asks the daemon; while none runs, it shows what the last one has read.
+		Short: "Show the state of the watched contracts; fails on an unknown redemption",
+		Long: `Show for each contract its attestor, whether the contract accepts this appliance's signatures, the last block
+read, and the number of redemptions. The command asks the daemon; if no daemon runs, it shows the stored
+state.
 
-Exit status 1 where the journal does not have a redemption: someone else signs with the attestor's key. Redemptions on which the RPCs
-do not agree are counted, too. 'attestd resume' ends a halt; the redemption stays unknown.`,
+Exit status 1 if a redemption is not in the journal: the attestor's key signs outside this appliance.
+Redemptions about which the RPCs disagree count, too. 'attestd resume' ends a halt; the redemption stays
+unknown.`,
 		Example: "  attestd chain status\n  attestd chain status --output json | jq '.contracts[] | select(.unknown > 0)'",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -60,7 +63,7 @@ func (a *app) printChainStatus(s chain.Status) error {
 			writeContract(w, c)
 		}
 		if s.Halted {
-			fmt.Fprintln(w, "\nATTESTING IS HALTED. When the cause is cleared up: attestd resume")
+			fmt.Fprintln(w, "\nATTESTING IS HALTED. Once the cause is resolved, run: attestd resume")
 		}
 	})
 	for _, c := range s.Contracts {
@@ -79,17 +82,17 @@ func writeContract(w io.Writer, c chain.ContractStatus) {
 	switch {
 	case c.SignerMatches == nil:
 	case *c.SignerMatches:
-		takes = ", takes this appliance's signatures"
+		takes = ", accepts this appliance's signatures"
 	default:
 		takes = ", REFUSES THIS APPLIANCE'S SIGNATURES"
 	}
 	unknown := ""
 	if c.Unknown > 0 {
-		unknown = fmt.Sprintf("%d: THE JOURNAL DOES NOT HAVE THEM (attestd chain redemptions --unknown)", c.Unknown)
+		unknown = fmt.Sprintf("%d: NOT IN THE JOURNAL (attestd chain redemptions --unknown)", c.Unknown)
 	}
 	disputed := ""
 	if c.Disputed > 0 {
-		disputed = fmt.Sprintf("%d of them: the RPCs do not agree", c.Disputed)
+		disputed = fmt.Sprintf("%d of them: the RPCs disagree", c.Disputed)
 	}
 	pairs := [][2]string{
 		{"contract", c.Name}, {"address", c.Address.String()}, {"chain", c.ChainID.String()}, {"attestor", attestor + takes}, {"block", strconv.FormatUint(c.Block, 10)},
@@ -110,10 +113,11 @@ func newChainRedemptions(a *app) *cobra.Command {
 	var contract string
 	cmd := &cobra.Command{
 		Use:   "redemptions",
-		Short: "List what was redeemed: when, how much, and which API key had asked for it",
-		Long: `List the redemptions of all contracts, the oldest first: an attestation may be redeemed in parts. The amount is in the token's
-smallest unit. An attestation of "-" is one that the journal did not have when it was redeemed; of "pending", one that was not looked
-for yet. --unknown leaves the pending ones out, and says how many there are.`,
+		Short: "List redemptions with time, amount and API key",
+		Long: `List the redemptions of all contracts, oldest first. An attestation may be redeemed in parts. The amount is in
+the token's smallest unit. In the column of the attestation, "-" means that the journal did not have it at the
+time of the redemption, and "pending" that the comparison is still to be done. --unknown omits the pending
+ones, and prints their number.`,
 		Example: "  attestd chain redemptions\n  attestd chain redemptions --unknown --output json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -133,14 +137,14 @@ for yet. --unknown leaves the pending ones out, and says how many there are.`,
 					return fmt.Errorf("chain redemptions: %w", err)
 				}
 				if pending > 0 {
-					a.say("%d redemptions were not held against the journal yet, and are left out.", pending)
+					a.say("%d redemptions are not listed, because they have not been compared with the journal yet.", pending)
 				}
 				return a.printRedemptions(list)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&unknown, "unknown", false, "only those that the journal did not have")
-	cmd.Flags().StringVar(&contract, "contract", "", "only those of the contract of that name")
+	cmd.Flags().BoolVar(&unknown, "unknown", false, "only redemptions that are not in the journal")
+	cmd.Flags().StringVar(&contract, "contract", "", "only redemptions of the contract with this name")
 	return cmd
 }
 
@@ -149,7 +153,7 @@ func (a *app) printRedemptions(list []chain.Redemption) error {
 		Redemptions []chain.Redemption `json:"redemptions"`
 	}{list}, func(w io.Writer) {
 		if len(list) == 0 {
-			a.say("Nothing was redeemed.")
+			a.say("No redemptions found.")
 			return
 		}
 		writeRedemptions(w, list)
@@ -194,7 +198,7 @@ func (a *app) withChain(cmd *cobra.Command, do func(chainBackend) error) error {
 
 func openChain(ctx context.Context, c *config.Config) (chainBackend, error) {
 	if len(c.Chain.Contracts) == 0 {
-		return nil, errors.New("no contract is watched: name it in chain.contracts of the configuration")
+		return nil, errors.New("no contract is watched: add it to chain.contracts in the configuration")
 	}
 	running := client.NewAdmin(c.Admin.Socket)
 	_, err := running.Status(ctx)
@@ -206,7 +210,7 @@ func openChain(ctx context.Context, c *config.Config) (chainBackend, error) {
 	}
 	path := daemon.ChainPath(c)
 	if !files.Exists(path) {
-		return nil, fmt.Errorf("%s is not there: the daemon makes it, and has not run since chain.contracts was set", path)
+		return nil, fmt.Errorf("%s does not exist: start attestd, which creates it: systemctl start attestd", path)
 	}
 	store, err := redemptions.Read(path)
 	if err != nil {

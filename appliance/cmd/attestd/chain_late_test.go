@@ -58,7 +58,7 @@ func TestAnAlarmIsNotWipedWithAnAPIKey(t *testing.T) {
 	audit := exec.Command("attestd", "chain", "verify", "journal.ndjson", "--checkpoint", "checkpoint", "--verifier-key", w.verifierKey(t),
 		"--contract", chaintest.Contract.String(), "--rpc", w.node.URL, "--confirmations", "0")
 	audit.Env, audit.Dir = []string{"PATH=" + os.Getenv("PATH")}, dir
-	if out, err := audit.CombinedOutput(); err == nil || !strings.Contains(string(out), stolen.Hash.String()) || !strings.Contains(string(out), "AFTER they were redeemed") {
+	if out, err := audit.CombinedOutput(); err == nil || !strings.Contains(string(out), stolen.Hash.String()) || !strings.Contains(string(out), "AFTER the redemption") {
 		t.Errorf("an auditor: %v\n%s", err, out)
 	}
 }

@@ -326,7 +326,7 @@ func TestTheWatchtowersFilesAreReadWithoutADaemon(t *testing.T) {
 	}
 	w.node.SetAttestor(t, chaintest.Contract)
 	out, _ = w.command("doctor").CombinedOutput()
-	if !regexp.MustCompile(`chain +usdc: .*its attestor is|chain +usdc: .*the attestor is a contract`).Match(out) {
+	if !regexp.MustCompile(`chain +usdc: .*its attestor is|chain +usdc: .*the attestor is the contract`).Match(out) {
 		t.Errorf("doctor:\n%s", out)
 	}
 }

@@ -28,15 +28,15 @@ func newChainVerify(a *app) *cobra.Command {
 	var audit chainAudit
 	cmd := &cobra.Command{
 		Use:   "verify FILE",
-		Short: "Hold what a contract has redeemed against an export of the journal, without the appliance",
-		Long: `Hold each redemption of a contract against an export of the journal, on a machine that has nothing of the appliance's: no socket, no
-configuration, no key but the log's verifier key. First the export is checked as 'attestd log verify FILE' checks it, then the contract is
-read from --start-block on, through each --rpc.
+		Short: "Compare a contract's redemptions with an export of the journal, without the appliance",
+		Long: `Compare each redemption of a contract with an export of the journal. This needs nothing from the appliance: no
+socket, no configuration, and no key except the log's verifier key. The command first checks the export, like
+'attestd log verify FILE', and then reads the contract from --start-block through each --rpc.
 
-Exit status 1 where the export is damaged, or did not have the attestation of a redemption when it was redeemed, as any RPC tells:
-someone else signs with the attestor's key, or the journal's keeper withholds an attestation. An attestation that is more than 2 s later
-than the redemption's block does not count, nor one that the journal has after its unknown_redemption event. A redemption that is newer than the export may be of an attestation that is, too: get
-another export then.`,
+Exit status 1 if the export is damaged, or if any RPC reports a redemption that the export had no attestation
+for at that time: the attestor's key signs elsewhere, or the keeper of the journal withholds an attestation.
+An attestation does not count if its time is more than 2 s after the redemption's block, or if it follows its
+unknown_redemption event in the journal. For redemptions newer than the export, get a newer export.`,
 		Example: `  attestd chain verify journal.ndjson --checkpoint 2026-11.checkpoint --verifier-key 'example.com/attestd+1a2b3c4d+AQ…' \
     --contract 0x… --start-block 21000000 --rpc https://rpc.example.com`,
 		Args: oneArg("FILE, an export of the journal"),
@@ -59,8 +59,8 @@ another export then.`,
 	f.StringVar(&audit.verifierKey, "verifier-key", "", "the log's verifier key, name+hash+key (required)")
 	f.StringVar(&audit.address, "contract", "", "the contract's address (required)")
 	f.StringArrayVar(&audit.rpcs, "rpc", nil, "URL of a node's JSON-RPC: https, or http on this machine; may be repeated (required)")
-	f.Uint64Var(&audit.start, "start-block", 0, "the first block that is read")
-	f.StringVar(&audit.confirmations, "confirmations", "12", "how many blocks must be on top of one; or finalized")
+	f.Uint64Var(&audit.start, "start-block", 0, "first block to read")
+	f.StringVar(&audit.confirmations, "confirmations", "12", "number of blocks that must follow a block before it is read; or finalized")
 	return cmd
 }
 
@@ -156,7 +156,7 @@ func (a *app) verifyChain(cmd *cobra.Command, audit chainAudit, contract chain.C
 	found, upTo, err := chain.Scan(cmd.Context(), contract, "attestd/"+version(), func(done, total uint64) { update(int64(done), int64(total)) })
 	end()
 	if err != nil {
-		return interrupted(cmd.Context(), fmt.Errorf("chain verify: %w", err), "nothing was found out, and nothing changed")
+		return interrupted(cmd.Context(), fmt.Errorf("chain verify: %w", err), "there is no result, and nothing was changed")
 	}
 	report.Block, report.Redemptions = upTo, len(found)
 	for _, r := range found {
@@ -218,10 +218,10 @@ func writeChainReport(w io.Writer, r chainReport, rpcs int) {
 		fmt.Fprintln(w, d)
 	}
 	if len(r.Damages) > 0 {
-		fmt.Fprintln(w, "The export is DAMAGED: what it does not have proves nothing.")
+		fmt.Fprintln(w, "The export is DAMAGED: a missing attestation proves nothing.")
 	}
 	if len(r.Unknown) == 0 {
-		fmt.Fprintf(w, "%d redemptions up to block %d: the export, of %d records, has the attestation of each.\n", r.Redemptions, r.Block, r.Records)
+		fmt.Fprintf(w, "All %d redemptions up to block %d have an attestation in the export of %d records.\n", r.Redemptions, r.Block, r.Records)
 		return
 	}
 	rows, late := make([][]string, len(r.Unknown)), 0
@@ -237,11 +237,11 @@ func writeChainReport(w io.Writer, r chainReport, rpcs int) {
 		}
 	}
 	table(w, "TIME\tBLOCK\tAMOUNT\tRPCS\tATTESTED\tHASH\tTRANSACTION", rows)
-	fmt.Fprintf(w, "%d of %d redemptions up to block %d are NOT IN THE EXPORT: someone else signs with the attestor's key, or an attestation is withheld.\n", len(r.Unknown), r.Redemptions, r.Block)
+	fmt.Fprintf(w, "%d of %d redemptions up to block %d are NOT IN THE EXPORT: the attestor's key signs elsewhere, or an attestation is withheld.\n", len(r.Unknown), r.Redemptions, r.Block)
 	if late > 0 {
-		fmt.Fprintf(w, "%d of them were attested only AFTER they were redeemed: the signature that was redeemed is not the attestation's.\n", late)
+		fmt.Fprintf(w, "%d of them were attested AFTER the redemption: the redeemed signature is not the attestation's.\n", late)
 	}
 	if last := r.Unknown[len(r.Unknown)-1]; last.Time.After(r.newest) {
-		fmt.Fprintf(w, "The export ends at %s: for what was redeemed after that, get a newer one.\n", text.Time(r.newest))
+		fmt.Fprintf(w, "The export ends at %s: for later redemptions, get a newer export.\n", text.Time(r.newest))
 	}
 }

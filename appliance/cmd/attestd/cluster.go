@@ -17,7 +17,7 @@ import (
 
 func newCluster(a *app) *cobra.Command {
 	return group("cluster", "Several appliances on one database: status",
-		"Several appliances that share a PostgreSQL (store.url) attest as one: any of them answers any request.",
+		"Several appliances that share a PostgreSQL database (store.url) attest as one: each of them answers every request.",
 		newClusterStatus(a))
 }
 
@@ -25,9 +25,10 @@ func newClusterStatus(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show the appliances, their database and the head of the journal",
-		Long: `Show the appliances that share the database, when each was last seen, and by how many records it is behind; the database's primary and
-whether a commit waits for a standby; and the head of the journal. A line "differ" names running members whose policy, screening list, digest
-scheme or signer is not that of the others, and a name that two processes use. It asks the daemon, and the database itself while none runs.`,
+		Long: `Show the appliances that share the database, the time each was last seen and how many records it is behind;
+the primary of the database, and whether a commit waits for a standby; and the head of the journal. A line
+"differ" names running members with a different policy, screening list, digest scheme or signer, or a name
+used by two processes. The command asks the daemon; if no daemon runs, it reads the database.`,
 		Example: "  attestd cluster status\n  attestd cluster status --output json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,7 +50,7 @@ scheme or signer is not that of the others, and a name that two processes use. I
 // clusterStatus asks the daemon while it runs, otherwise the database.
 func clusterStatus(ctx context.Context, c *config.Config) (status wire.Cluster, err error) {
 	if c.Store.URL == "" {
-		return status, errors.New("this appliance has its journal in a file of its own, and is in no cluster (store.url)")
+		return status, errors.New("this appliance is not clustered: its journal is a file; to share a database, set store.url (docs/cluster.md)")
 	}
 	running := client.NewAdmin(c.Admin.Socket)
 	defer func() { _ = running.Close() }()

@@ -15,7 +15,7 @@ import (
 
 func newConfig(a *app) *cobra.Command {
 	return group("config", "The configuration: check, show",
-		"The configuration is YAML; each value can also be set as ATTESTD_SECTION_NAME in the environment,\nwhich goes over the file.",
+		"The configuration is YAML. Each value can also be set in the environment as ATTESTD_SECTION_NAME,\nwhich overrides the file.",
 		newConfigCheck(a), newConfigShow(a))
 }
 
@@ -23,8 +23,9 @@ func newConfigCheck(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
 		Short: "Validate the configuration without starting anything",
-		Long: `Validate the configuration without starting anything: all faults are named, each with the line, or the variable, that it is in. What
-takes the HSM or another machine to answer is not checked, and is listed: 'attestd doctor' asks them.`,
+		Long: `Validate the configuration without starting anything. The output lists all faults, each with its line or
+environment variable. Checks that need the HSM or another machine are listed as not checked: 'attestd doctor'
+does them.`,
 		Example: "  attestd config check --config /etc/attestd/attestd.yaml",
 		Args:    noArgs,
 		RunE: func(_ *cobra.Command, _ []string) error {
@@ -56,9 +57,9 @@ func (a *app) printChecked(notChecked []string) error {
 		if isThere {
 			fmt.Fprintf(w, "The configuration %s is valid.\n", path)
 		} else {
-			fmt.Fprintf(w, "%s is not there: the defaults and the environment were checked, and are valid.\n", path)
+			fmt.Fprintf(w, "%s does not exist: the defaults and the environment were checked, and are valid.\n", path)
 		}
-		for _, line := range lines("Not checked: "+strings.Join(notChecked, ", ")+". 'attestd doctor' does.", room(w)) {
+		for _, line := range lines("Not checked: "+strings.Join(notChecked, ", ")+". 'attestd doctor' checks these.", room(w)) {
 			fmt.Fprintln(w, line)
 		}
 	})
@@ -67,7 +68,7 @@ func (a *app) printChecked(notChecked []string) error {
 func newConfigShow(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show",
-		Short: "Print the effective values, with what each is for",
+		Short: "Print the effective values with their descriptions",
 		Example: `  attestd config show
   attestd config show --output json
   ATTESTD_SERVER_LISTEN=0.0.0.0:443 attestd config show`,

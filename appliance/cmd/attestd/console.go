@@ -17,13 +17,15 @@ func newConsole(a *app) *cobra.Command {
 	roles := console.Roles()
 	cmd := &cobra.Command{
 		Use:   "console",
-		Short: "Print a link into the operator's console, good once",
-		Long: `Print a link into the operator's console. Whoever opens it first, within a minute, is signed in for half an hour.
+		Short: "Print a link to the operator's console, valid once",
+		Long: `Print a link to the operator's console. The first person who opens it, within a minute, is signed in for half
+an hour.
 
-A viewer sees how the appliance is, and not who was attested to whom. An auditor sees the journal, too, and verifies it. An
-operator makes and revokes API keys, which takes a link that was opened within the last five minutes.
+A viewer sees the state of the appliance, but no addresses. An auditor also sees and verifies the journal. An
+operator also creates and revokes API keys, within five minutes of opening a link.
 
-The console is off until console.listen is set, such as 127.0.0.1:9465, and attestd is restarted (docs/console.md).`,
+The console is off until console.listen is set, for example to 127.0.0.1:9465, and attestd is restarted
+(docs/console.md).`,
 		Example: "  attestd console\n  attestd console --role viewer",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,7 +45,7 @@ The console is off until console.listen is set, such as 127.0.0.1:9465, and atte
 			return a.print(link, func(w io.Writer) { fmt.Fprintln(w, link.URL) })
 		},
 	}
-	cmd.Flags().StringVar(&role, "role", console.Operator.String(), "what whoever opens it may do: "+strings.Join(roles, ", "))
+	cmd.Flags().StringVar(&role, "role", console.Operator.String(), "role of the person who opens the link: "+strings.Join(roles, ", "))
 	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(roles, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }

@@ -127,7 +127,7 @@ func TestADamagedReplicaFillsAgainFromItsUpstream(t *testing.T) {
 	if after := d.replicaStatus(t).ID; after == before {
 		t.Error("it is still the replica that was damaged")
 	}
-	if out := d.run(t, "doctor"); !strings.Contains(out, "it fills again by itself") {
+	if out := d.run(t, "doctor"); !strings.Contains(out, "the follower fills the new replica") {
 		t.Errorf("doctor does not say so:\n%s", out)
 	}
 }

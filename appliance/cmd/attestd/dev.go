@@ -31,10 +31,11 @@ func newDev(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run a complete throwaway appliance in a folder",
-		Long: `Run a complete throwaway appliance: a SoftHSM token, a key in it, an API key, demo data and the daemon. The folder keeps
-attestd.yaml (what 'serve --config' takes), environment and softhsm2.conf (where SoftHSM finds the token), pin, api-key, admin.sock
-and the data; a second run goes on with them, also where the first was interrupted. Remove the folder to start anew. Ctrl-C ends it, and so does closing the
-terminal. Not for production: the key is a file.`,
+		Long: `Run a complete throwaway appliance: a SoftHSM token with a key, an API key, demo data and the daemon. The
+folder holds attestd.yaml (for 'serve --config'), environment and softhsm2.conf (the location of the token),
+pin, api-key, admin.sock and the data. A second run continues with them, even if the first was interrupted. To
+start over, remove the folder. Ctrl-C stops the appliance, and so does closing the terminal. Not for
+production: the key is a file.`,
 		Example: "  attestd dev\n  attestd dev --dir /tmp/appliance --listen 127.0.0.1:9000",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,7 +52,7 @@ terminal. Not for production: the key is a file.`,
 		},
 	}
 	cmd.Flags().StringVar(&d.dir, "dir", ".attestd", "folder of the appliance")
-	cmd.Flags().IntVar(&d.transfers, "transfers", 2000, "how many transfers the demo data has, when it is made; 0 for none")
+	cmd.Flags().IntVar(&d.transfers, "transfers", 2000, "number of transfers in new demo data; 0 for none")
 	cmd.Flags().StringVar(&d.listen, "listen", config.DefaultText("server.listen"), "address and port of the API")
 	return cmd
 }
@@ -89,7 +90,7 @@ func (d dev) run(ctx context.Context) error {
 	defer func() { _ = listener.Close() }() // daemon.Serve may have closed it already
 	c, err := d.prepare(ctx)
 	if err != nil && ctx.Err() != nil {
-		return interruptedError{fmt.Errorf("interrupted; what is made is kept in %s, and the next 'attestd dev' goes on with it", d.dir)}
+		return interruptedError{fmt.Errorf("interrupted; the files in %s are kept, and the next 'attestd dev' continues with them", d.dir)}
 	}
 	if err != nil {
 		return fmt.Errorf("prepare %s: %w", d.dir, err)
@@ -101,7 +102,7 @@ func (d dev) run(ctx context.Context) error {
 		Ready:  func(r daemon.Ready) error { return d.banner(c, r) },
 	})
 	if err == nil {
-		d.say("Stopped. 'attestd dev' goes on with what is in %s.", d.dir)
+		d.say("Stopped. The next 'attestd dev' continues with the data in %s.", d.dir)
 	}
 	return err
 }
@@ -191,29 +192,29 @@ func (d dev) banner(c *config.Config, r daemon.Ready) error {
 	row := func(name, value, note string) {
 		fmt.Fprintf(w, "  %-9s %s  %s%s%s\n", name, value, dim, note, plain)
 	}
-	row("signer", r.Signer.String(), "its key is in a SoftHSM token and cannot leave it")
-	row("public", "0x"+hex.EncodeToString(r.PublicKey[:8])+"…", "GET "+url+"/functions/v1/attestor shows all of it")
+	row("signer", r.Signer.String(), "the key is in a SoftHSM token and cannot leave it")
+	row("public", "0x"+hex.EncodeToString(r.PublicKey[:8])+"…", "GET "+url+"/functions/v1/attestor shows the complete key")
 	data := "demo data"
 	if c.AsksUpstream() {
-		data = "what " + c.UpstreamShown() + " has"
+		data = "the data of " + c.UpstreamShown()
 	}
 	row("explore", url+"/graphiql", "the playground, with "+data)
-	row("api", url+"/openapi.yaml", "what can be asked")
+	row("api", url+"/openapi.yaml", "description of the API")
 	if r.Metrics != nil { // nil if metrics.listen is empty
 		row("metrics", "http://"+r.Metrics.String()+"/metrics", "for Prometheus")
 	}
-	row("console", r.Console.String(), "opened by what attestd console prints; see below")
-	row("api key", d.path("api-key"), "made for you; attestd key create makes more")
-	row("config", d.path("attestd.yaml"), "what attestd serve --config takes")
-	fmt.Fprintf(w, "\n  %sAsk for an attestation:%s\n\n", bold, plain)
+	row("console", r.Console.String(), "open it with the link of attestd console, see below")
+	row("api key", d.path("api-key"), "created for you; for more: attestd key create")
+	row("config", d.path("attestd.yaml"), "for attestd serve --config")
+	fmt.Fprintf(w, "\n  %sRequest an attestation:%s\n\n", bold, plain)
 	fmt.Fprintf(w, "curl -s %s/functions/v1/attest -H 'content-type: application/json' -H \"x-api-key: $(cat %s)\" -d '{\"unspendableAddress\":\"%s\",\"beneficiary\":\"%s\"}'\n",
 		url, text.ShellWord(d.path("api-key")), devUnspendable, devBeneficiary)
 	fmt.Fprintf(w, "\n  %sRead transfers:%s\n\n", bold, plain)
 	fmt.Fprintf(w, "curl -s %s%s -H 'content-type: application/json' -d '{\"query\":\"{ v2_transfers(args: { p_limit: 3 }) { status base_amount base_token_symbol source_universal_chain_id destination_universal_chain_id sort_order } }\"}'\n", url, daemon.GraphQLPath)
-	fmt.Fprintf(w, "\n  %sThen look at the journal, and prove it:%s\n\n", bold, plain)
+	fmt.Fprintf(w, "\n  %sThen look at the journal and verify it:%s\n\n", bold, plain)
 	fmt.Fprintf(w, "%s log list --config %s\n", text.ShellWord(os.Args[0]), text.ShellWord(d.path("attestd.yaml")))
 	fmt.Fprintf(w, "%s console --config %s\n", text.ShellWord(os.Args[0]), text.ShellWord(d.path("attestd.yaml")))
 	fmt.Fprintf(w, "%s log verify --config %s\n", text.ShellWord(os.Args[0]), text.ShellWord(d.path("attestd.yaml")))
-	fmt.Fprintf(w, "\n  %sCtrl-C stops it; the next run goes on where this one ended.%s\n\n", dim, plain)
+	fmt.Fprintf(w, "\n  %sCtrl-C stops it; the next run continues with the same data.%s\n\n", dim, plain)
 	return w.err
 }

@@ -34,10 +34,10 @@ func (d dev) take(ctx context.Context) (folder *os.File, err error) {
 			_ = folder.Close()
 		}
 	}()
-	const remedy = "stop it, or give this one a folder of its own with --dir"
+	const remedy = "stop it, or choose another folder with --dir"
 	err = unix.Flock(int(folder.Fd()), unix.LOCK_EX|unix.LOCK_NB) // held until this process ends
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, errors.New("another 'attestd dev' runs there: " + remedy)
+		return nil, errors.New("another 'attestd dev' uses this folder: " + remedy)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
@@ -47,7 +47,7 @@ func (d dev) take(ctx context.Context) (folder *os.File, err error) {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
 	if _, err := running.Status(ctx); !errors.Is(err, client.ErrNotRunning) {
-		return nil, errors.New("an 'attestd serve' runs there: " + remedy)
+		return nil, errors.New("an 'attestd serve' uses this folder: " + remedy)
 	}
 	return folder, d.ownsConfiguration()
 }
@@ -62,7 +62,7 @@ func (d dev) ownsConfiguration() error {
 		return nil
 	}
 	if err == nil && !bytes.HasPrefix(text, []byte(devHeader)) {
-		err = fmt.Errorf("%s is not of 'attestd dev', which would write over it: give another folder with --dir", d.path("attestd.yaml"))
+		err = fmt.Errorf("%s was not written by 'attestd dev', which would overwrite it: choose another folder with --dir", d.path("attestd.yaml"))
 	}
 	return err
 }
@@ -83,7 +83,7 @@ func (d dev) checkListen() error {
 func (d dev) listenAPI(ctx context.Context) (net.Listener, error) {
 	l, err := daemon.Listen(ctx, d.listen)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		err = fmt.Errorf("%w; --listen 127.0.0.1:0 takes one that is free", err)
+		err = fmt.Errorf("%w; for a free port: --listen 127.0.0.1:0", err)
 	}
 	if err != nil {
 		_ = os.Remove(d.dir) // fails if the folder is not empty
@@ -113,9 +113,9 @@ func (d dev) ensureDemoData(ctx context.Context, c *config.Config) (err error) {
 	if err != nil || !begun && status.Rows[index.TransferType.Name] > 0 {
 		return err
 	}
-	what := "Making"
+	what := "Generating"
 	if begun {
-		what = "Going on making"
+		what = "Continuing to generate"
 	}
 	d.say("%s demo data: %d transfers.", what, d.transfers)
 	if _, err := d.makeUp(ctx, dataset.Into(data), demoName, dataset.GenerateOptions{Transfers: d.transfers, Seed: 1}); err != nil {

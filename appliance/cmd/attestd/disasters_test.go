@@ -37,36 +37,36 @@ var disasters = []disaster{
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { l.Close() })
-	}, []string{`fail +ports +server.listen .*another program has it\n +→ stop what has it`}},
+	}, []string{`fail +ports +server.listen .*in use by another program\n +→ find the program`}},
 	{"status 3", func(t *testing.T, d *daemonProcess) {
 		d.write(t, "pin", "wrong\n")
 		err := d.command("serve").Run()
 		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 3 {
 			t.Fatalf("serve with a wrong PIN: %v", err)
 		}
-	}, []string{`fail +PIN .*CKR_PIN_INCORRECT.*\n +→ .*do not try others.*attestd setup --yes --pin-file FILE; then: systemctl start attestd`}},
+	}, []string{`fail +PIN .*CKR_PIN_INCORRECT.*\n +→ .*do not guess.*attestd setup --yes --pin-file FILE; then: systemctl start attestd`}},
 	{"HSM is away", func(t *testing.T, d *daemonProcess) {
 		d.start(t)
 		t.Cleanup(func() { d.kill(t) })
 		rename(t, filepath.Join(d.dir, "tokens"))
 		d.fails(t, "attest", "--unspendable", devUnspendable, "--beneficiary", devBeneficiary, "--api-key-file", filepath.Join(d.dir, "api-key"), "--url", d.url, "--timeout", "11s")
-	}, []string{`fail +daemon +hsm: .*\n +→ attestd goes on by itself`}},
+	}, []string{`fail +daemon +hsm: .*\n +→ read the log: journalctl -u attestd`}},
 	{"HSM is lost", func(t *testing.T, d *daemonProcess) {
 		rename(t, filepath.Join(d.dir, "tokens"))
-	}, []string{`fail +SoftHSM .*tokens is gone.*\n +→ restore it from its copy.*: tar -C `}},
+	}, []string{`fail +SoftHSM .*tokens is missing.*\n +→ restore it from its backup.*: tar -C `}},
 	{"HSM is lost", func(t *testing.T, d *daemonProcess) {
 		rename(t, filepath.Join(d.dir, "tokens"))
 		if err := os.Mkdir(filepath.Join(d.dir, "tokens"), 0o700); err != nil {
 			t.Fatal(err)
 		}
-	}, []string{`fail +token .*not found.*\n +→ .*where the token is lost, restore it from its copy|fail +token .*\n +→ .*where the token is lost, tar -C `}},
+	}, []string{`fail +token .*not found.*\n +→ .*if the token is lost, tar -C `}},
 	{"attestor key is lost", func(t *testing.T, d *daemonProcess) {
-		d.change(t, "object=attestor", "object=lost")
-	}, []string{`fail +key .*not found.*\n +→ attestd hsm init makes the key .*set as attestor on chain`}},
+		d.loseKeys(t)
+	}, []string{`fail +key .*not found.*\n +→ restore the key from the HSM's backup.*attestd hsm init.*attestor on chain`}},
 	{"others' hands", nil, nil}, // undamaged: doctor cannot know
 	{"disk is full", func(t *testing.T, d *daemonProcess) {
 		d.configure("ATTESTD_JOURNAL_MIN_FREE=8000000GiB") // filling this machine's disk would be the alternative
-	}, []string{`fail +disk space .*nothing is signed\n +→ make space`}},
+	}, []string{`fail +disk space .*attestd does not sign below .*\n +→ free some space`}},
 	{"clock jumped", func(t *testing.T, d *daemonProcess) {
 		d.start(t)
 		d.attests(t)
@@ -77,20 +77,20 @@ var disasters = []disaster{
 		if _, status, code := d.attestation(t); status != http.StatusServiceUnavailable || code != string(appliance.CodeJournalUnavailable) {
 			t.Errorf("status %d, code %q", status, code)
 		}
-	}, []string{`fail +clock +.*before the journal's last record of .*nothing is signed until.*\n +→ set the clock.*journal.max_ahead`}},
+	}, []string{`fail +clock +.*before the journal's last record of .*attestd does not sign until.*\n +→ set the clock.*journal.max_ahead`}},
 	{"read-only for now", nil, nil}, // TestADiskThatTakesNoWrites; doctor reports it like the next
 	{"disk failed", func(t *testing.T, d *daemonProcess) {
 		d.start(t)
 		d.kill(t)
 		readOnly(t, filepath.Join(d.dir, "data")) // as the kernel does after a disk fault
-	}, []string{`fail +disk sync .*read-only file system\n +→ .*mount a good disk there, then: attestd restore FILE`}},
+	}, []string{`fail +disk sync .*read-only file system\n +→ .*mount a working disk there, then: attestd restore FILE`}},
 	{"machine is lost", func(t *testing.T, d *daemonProcess) {
 		for _, name := range []string{"tokens", "data", "pin"} {
 			rename(t, filepath.Join(d.dir, name))
 		}
 	}, []string{
-		`fail +SoftHSM .*\n +→ restore it from its copy`,
-		`ok +journal +none yet.*On a machine that takes another's place, first: attestd restore FILE`,
+		`fail +SoftHSM .*\n +→ restore it from its backup`,
+		`ok +journal +none yet.*On a machine that replaces another, run this first: attestd restore FILE`,
 	}},
 	{"finds damage", func(t *testing.T, d *daemonProcess) {
 		d.start(t)
@@ -101,13 +101,13 @@ var disasters = []disaster{
 		if out := d.fails(t, "log", "verify"); !strings.Contains(out, "record") {
 			t.Fatalf("log verify does not find it: %s", out)
 		}
-	}, []string{`fail +journal .*record .*\n +→ attestd log verify tells all.*as evidence, then: attestd restore --force FILE, the newest backup`}},
+	}, []string{`fail +journal .*record .*\n +→ list all damage: attestd log verify.*as evidence, then restore the newest backup: attestd restore --force FILE`}},
 	{"finds damage", func(t *testing.T, d *daemonProcess) { // while the daemon serves
 		d.start(t)
 		t.Cleanup(func() { d.kill(t) })
 		d.attests(t)
 		damageRecord(t, filepath.Join(d.dir, "data", archive.StoreFile))
-	}, []string{`fail +journal .*record .*\n +→ attestd log verify tells all`}},
+	}, []string{`fail +journal .*record .*\n +→ list all damage: attestd log verify`}},
 	{"journal_lost", func(t *testing.T, d *daemonProcess) {
 		d.start(t)
 		d.attests(t)
@@ -196,6 +196,20 @@ func (d *daemonProcess) change(t *testing.T, old, to string) {
 	d.write(t, "attestd.yaml", strings.ReplaceAll(string(text), old, to))
 }
 
+// loseKeys removes the keys of SoftHSM's tokens, which remain.
+func (d *daemonProcess) loseKeys(t *testing.T) {
+	t.Helper()
+	objects, err := filepath.Glob(filepath.Join(d.dir, "tokens", "*", "*.object"))
+	if err != nil || len(objects) < 2 {
+		t.Fatal(objects, err)
+	}
+	for _, object := range objects {
+		if filepath.Base(object) != "token.object" {
+			rename(t, object)
+		}
+	}
+}
+
 // recordInAnHour appends a copy of the newest record, dated an hour from now.
 func recordInAnHour(t *testing.T, dir string) {
 	t.Helper()
@@ -279,13 +293,13 @@ func damageRecord(t *testing.T, path string) {
 
 func TestDoctorSaysHowMuchOfTheJournalItHasChecked(t *testing.T) {
 	d := newDaemonFolder(t)
-	if out := d.run(t, "doctor"); !strings.Contains(out, "1 records, and a good checkpoint") { // the API key's event
+	if out := d.run(t, "doctor"); !strings.Contains(out, "1 records and their checkpoint are valid") { // the API key's event
 		t.Error(out)
 	}
 	d.start(t)
 	d.attests(t)
 	for _, while := range []string{"serving", "stopped"} {
-		if out := d.run(t, "doctor"); !regexp.MustCompile(`ok +journal +3 records, and a good checkpoint of them; all were checked`).MatchString(out) {
+		if out := d.run(t, "doctor"); !regexp.MustCompile(`ok +journal +3 records and their checkpoint are valid; all were checked`).MatchString(out) {
 			t.Errorf("%s:\n%s", while, out)
 		}
 		if while == "serving" {
@@ -299,9 +313,9 @@ func TestDoctorLooksAtTheSocketUnit(t *testing.T) {
 	for name, c := range map[string]struct{ answer, says string }{
 		"none":             {"UnitFileState=\nActiveState=inactive\n", `ok +certificate +none: .*on this machine only`},
 		"not enabled":      {"UnitFileState=disabled\nActiveState=inactive\nListen=[::]:443 (Stream)\n", `ok +certificate +none: .*on this machine only`},
-		"enabled and dead": {"UnitFileState=enabled\nActiveState=inactive\nListen=[::]:443 (Stream)\n", `fail +socket +attestd.socket is enabled, but inactive: nothing listens on \[::\]:443\n +→ systemctl stop attestd && systemctl start attestd.socket attestd`},
+		"enabled and dead": {"UnitFileState=enabled\nActiveState=inactive\nListen=[::]:443 (Stream)\n", `fail +socket +attestd.socket is enabled, but inactive: clients cannot connect to \[::\]:443\n +→ systemctl stop attestd && systemctl start attestd.socket attestd`},
 		"failed":           {"UnitFileState=enabled\nActiveState=failed\nListen=[::]:443 (Stream)\n", `fail +socket +attestd.socket is enabled, but failed`},
-		"plain HTTP":       {"UnitFileState=enabled\nActiveState=active\nListen=[::]:443 (Stream)\n", `fail +certificate +none: the API would be plain HTTP on \[::\]:443, and API keys cross the network readable.*\n +→ set server.tls.cert`},
+		"plain HTTP":       {"UnitFileState=enabled\nActiveState=active\nListen=[::]:443 (Stream)\n", `fail +certificate +none: the API would be plain HTTP on \[::\]:443, and API keys would cross the network unencrypted.*\n +→ set server.tls.cert`},
 		"this machine":     {"UnitFileState=enabled\nActiveState=active\nListen=127.0.0.1:443 (Stream)\nListen=/run/attestd/api.sock (Stream)\n", `ok +certificate +none: .*on this machine only`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -327,7 +341,7 @@ func TestAMissingCredentialIsNotALibraryThatIsMissing(t *testing.T) {
 	d.change(t, "pin-source=file:"+filepath.Join(d.dir, "pin"), "pin-source=credential:attestd-test-that-is-not-there")
 	out := d.fails(t, "doctor")
 	for _, want := range []string{
-		`fail +PIN .*attestd.attestd-test-that-is-not-there.*\n +→ with the PIN in a file: attestd setup --yes --pin-file FILE`,
+		`fail +PIN .*attestd.attestd-test-that-is-not-there.*\n +→ write the PIN to a file, then run: attestd setup --yes --pin-file FILE`,
 		`warn +module .*was not loaded`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {

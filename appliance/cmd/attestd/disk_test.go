@@ -169,7 +169,7 @@ func TestADiskThatFailsToSync(t *testing.T) {
 			if exit, failed := errors.AsType[*exec.ExitError](ended); !failed || exit.ExitCode() != exitFailure {
 				t.Fatalf("it ended with %v, want status 1, on which systemd starts it again\n%s", ended, d.log())
 			}
-			if log := string(d.log()); !strings.Contains(log, "the journal's disk failed; what was answered is safe") {
+			if log := string(d.log()); !strings.Contains(log, "issued attestations are safe") {
 				t.Errorf("the log:\n%s", log)
 			}
 

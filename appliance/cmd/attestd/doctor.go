@@ -18,12 +18,13 @@ import (
 func newDoctor(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check everything the appliance depends on, and say how to mend it",
-		Long: `Check everything the appliance depends on: each check is ok, warn or fail, with the remedy beneath. Exit status 1
-when one fails. It can be run at any time, beside the daemon or without it, best as root.
+		Short: "Check everything the appliance depends on, and show remedies",
+		Long: `Check everything the appliance depends on. Each check is ok, warn or fail, and shows its remedy below. Exit
+status 1 if a check fails. Run doctor at any time, with or without the daemon running. Run it as root: other
+users lack permissions.
 
-While the daemon runs, doctor asks it about the HSM. While it does not, doctor logs in once with the configured PIN,
-unless the token says that one more wrong PIN would lock it.`,
+While the daemon runs, doctor asks it about the HSM. Otherwise doctor logs in once with the configured PIN,
+unless the token reports that one more wrong PIN would lock it.`,
 		Example: "  attestd doctor\n  attestd doctor --output json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,7 +46,7 @@ unless the token says that one more wrong PIN would lock it.`,
 func newDoctorSync(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:    "sync",
-		Short:  "Measure how long data_dir takes a write and its sync, as JSON",
+		Short:  "Measure the time of a write and its sync in data_dir, as JSON",
 		Hidden: true,
 		Args:   noArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -80,7 +81,7 @@ func (a *app) measureSync(ctx context.Context) (s doctor.SyncTime, err error) {
 		}
 	case <-ctx.Done():
 	}
-	return s, fmt.Errorf("a write and its sync have not ended after %s", time.Since(began).Round(time.Second))
+	return s, fmt.Errorf("no result of a write and its sync after %s", time.Since(began).Round(time.Second))
 }
 
 // subject describes this appliance to doctor.

@@ -159,7 +159,7 @@ func TestADaemonKeepsInStepWithItsUpstream(t *testing.T) {
 	d.start(t)
 	t.Cleanup(func() { d.kill(t) })
 
-	if out := d.run(t, "replica", "sync"); !strings.HasPrefix(out, "In step with "+up.url+daemon.GraphQLPath) {
+	if out := d.run(t, "replica", "sync"); !strings.HasPrefix(out, "Synchronized with "+up.url+daemon.GraphQLPath) {
 		t.Error(out)
 	}
 	if records := awaitSame(t, up, d); records < 900 {
@@ -173,7 +173,7 @@ func TestADaemonKeepsInStepWithItsUpstream(t *testing.T) {
 	if out := d.run(t, "replica", "status"); !regexp.MustCompile(`follower +live\nlag +[0-9.ms]+, 0 rows\n`).MatchString(out) {
 		t.Error(out)
 	}
-	if out := d.run(t, "replica", "verify", "--sample", "200"); !strings.Contains(out, "The replica is as its upstream.") {
+	if out := d.run(t, "replica", "verify", "--sample", "200"); !strings.Contains(out, "The replica equals its upstream.") {
 		t.Error(out)
 	}
 	checkMetrics(t, metrics, "attestd_replica_backfilled 1", `attestd_replica_rows{kind="chain"} `, "attestd_replica_lag_rows 0",
@@ -389,13 +389,13 @@ func TestAReportSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 	writeReport(&text, report)
 	for _, want := range []string{
 		"chains       -     -         0\n", "packets      10    12        10\n", "transfers    20    20        7\n", "Differences, 20 of 25:", "0x19  differs  status, data", "Unverified, 1 of 1:",
-		"25 rows are not as the upstream has them.", "1 rows contradict", "another number of rows", "3 rows of packets under way are behind", "lacks v2_packet_type.structure",
+		"25 rows differ from the upstream.", "1 rows fail verification", "a different number of rows", "3 rows of packets in transit are behind", "lacks v2_packet_type.structure",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is missing", want)
 		}
 	}
-	if strings.ContainsAny(text.String(), "\x1b") || strings.Contains(text.String(), "0x20") || strings.Contains(text.String(), "The replica is as") {
+	if strings.ContainsAny(text.String(), "\x1b") || strings.Contains(text.String(), "0x20") || strings.Contains(text.String(), "The replica equals") {
 		t.Error(text.String())
 	}
 }

@@ -51,7 +51,7 @@ func TestAPolicyThatIsNoFileIsRefused(t *testing.T) {
 	}
 	d.configure("ATTESTD_ATTESTATION_POLICY=" + path)
 	out, err := d.command("serve").CombinedOutput()
-	if err == nil || !strings.Contains(string(out), path+" is p---------, not a regular file") {
+	if err == nil || !strings.Contains(string(out), path+" is p---------; set it to a regular file") {
 		t.Errorf("%v: %s", err, out)
 	}
 }
@@ -63,7 +63,7 @@ func TestDrillDoctorEndsOnADiskThatHangs(t *testing.T) {
 	disk := d.onDisk(t)
 	disk.Fail(disktest.Faults{SyncDelay: 10 * time.Minute})
 	out, err := d.command("doctor").CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "hangs: a write and its sync have not ended after") {
+	if err == nil || !strings.Contains(string(out), "hangs: no result of a write and its sync after") {
 		t.Errorf("%v:\n%s", err, out)
 	}
 }

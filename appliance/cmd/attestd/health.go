@@ -22,12 +22,12 @@ func newHealth(a *app) *cobra.Command {
 	ready := false
 	cmd := &cobra.Command{
 		Use:   "health",
-		Short: "Ask the running daemon whether it is well",
-		Long: `Ask the running daemon, over its admin socket, whether it is well. The exit status is 0 when it answers, and 1 when it does not
-within ` + healthTimeout.String() + `. With --ready, it is 1 also while the daemon is not ready, as GET /readyz: while the HSM or the journal fails, or the
-replica is too far behind. Ask without --ready where the answer decides about a restart, which mends neither.
+		Short: "Check that the daemon is running, or ready",
+		Long: `Query the running daemon through its admin socket. The exit status is 0 if it answers, and 1 if it does not answer
+within ` + healthTimeout.String() + `. With --ready, it is also 1 if the daemon is not ready, like GET /readyz: if the HSM or the journal fails, or the
+replica is too far behind. Omit --ready if the result decides about a restart, which repairs neither.
 
-For a container's health check, and for scripts. 'attestd doctor' says what is wrong and how to mend it.`,
+This is for health checks of containers, and for scripts. For faults and their remedies, run 'attestd doctor'.`,
 		Example: "  attestd health\n  attestd health --ready",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -44,7 +44,7 @@ For a container's health check, and for scripts. 'attestd doctor' says what is w
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&ready, "ready", false, "fail also while it is not ready")
+	cmd.Flags().BoolVar(&ready, "ready", false, "also fail if the daemon is not ready")
 	return cmd
 }
 
@@ -62,7 +62,7 @@ func writeHealth(w io.Writer, s wire.Status) {
 	if s.Ready {
 		fmt.Fprintf(w, "attestd %s attests as %s\n", s.Version, s.SignerAddress)
 	} else {
-		fmt.Fprintf(w, "attestd %s answers, but is not ready:\n", s.Version)
+		fmt.Fprintf(w, "attestd %s is running, but not ready:\n", s.Version)
 	}
 	for _, part := range slices.Sorted(maps.Keys(s.Failing)) {
 		fmt.Fprintf(w, "  %s: %s\n", part, s.Failing[part])

@@ -28,7 +28,7 @@ func isWrongPIN(err error) bool { return errors.Is(err, hsm.ErrPIN) }
 
 func newHSM(a *app) *cobra.Command {
 	return group("hsm", "The HSM: init, status, keygen, bench",
-		"The HSM is any PKCS#11 module; hsm.uri in the configuration names the module, the token, the key and\nthe file that holds the PIN. Where hsm.uris or\nhsm.keys names several tokens, --token says which is meant.",
+		"The HSM is any PKCS#11 module. hsm.uri in the configuration names the module, the token, the key and the file\nwith the PIN. If hsm.uris or hsm.keys names several tokens, choose one with --token.",
 		newHSMInit(a), newHSMStatus(a), newHSMKeygen(a), newHSMBench(a), newHSMInspect(a))
 }
 
@@ -52,14 +52,14 @@ func newHSMInit(a *app) *cobra.Command {
 	var soPINFile, which string
 	cmd := &cobra.Command{
 		Use:   "init",
-		Short: "Initialise the token and generate the attestor key; a second time changes nothing",
-		Long: `Initialise the token that hsm.uri names, unless it is there, and generate a secp256k1 key in it, sensitive
-and not extractable, unless it is there. The user PIN is what pin-source holds. A new token gets the
-security officer's PIN from --so-pin-file; without one a random PIN is made and shown once.
+		Short: "Initialise the token and generate the attestor key, unless they exist",
+		Long: `Initialise the token of hsm.uri, and generate a secp256k1 key in it, sensitive and not extractable. A token or
+key that exists is kept. The user PIN is read from pin-source. A new token gets the security officer's PIN
+from --so-pin-file; without the flag, a random PIN is generated and shown once.
 
-A token that exists is never initialised again: that would destroy its keys. Where hsm.uris names several
-tokens, make the key in one of them: the HSM's own tools bring it into the others, for each key that is made
-is another.`,
+An existing token is never initialised again, which would destroy its keys. If hsm.uris names several tokens,
+generate the key in one of them and copy it to the others with the HSM vendor's tools: each generated key is
+different.`,
 		Example: "  attestd hsm init\n  attestd hsm init --so-pin-file /root/so-pin",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -85,15 +85,15 @@ is another.`,
 				return err
 			}
 			if made && result.TokenCreated {
-				a.say("The security officer's PIN of the new token is %s. Keep it apart; it is not shown again.", soPIN)
+				a.say("The security officer's PIN of the new token is %s. Store it separately; it is not shown again.", soPIN)
 			}
 			if result.Created && len(c.HSM.URIs) > 1 {
-				a.say("No other token has this key. Bring it there by the HSM's own tools; 'attestd doctor' examines each.")
+				a.say("The other tokens lack this key. Copy it to them with the HSM vendor's tools, then check all tokens: attestd doctor")
 			}
 			return a.print(result, func(w io.Writer) { writeInit(w, result) })
 		},
 	}
-	cmd.Flags().StringVar(&soPINFile, "so-pin-file", "", "file that holds the security officer's PIN for a new token; - for standard input")
+	cmd.Flags().StringVar(&soPINFile, "so-pin-file", "", "file with the security officer's PIN for a new token; - for standard input")
 	tokenFlag(cmd, &which)
 	return cmd
 }
@@ -161,7 +161,7 @@ func newHSMInspect(a *app) *cobra.Command {
 	var which string
 	cmd := &cobra.Command{
 		Use:    "inspect",
-		Short:  "Tell as JSON what can be found of the token, up to the first fault",
+		Short:  "Print the state of the token as JSON, up to the first fault",
 		Hidden: true,
 		Args:   noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -173,6 +173,7 @@ func newHSMInspect(a *app) *cobra.Command {
 				}
 				return a.printJSON(doctor.Inspection{
 					Status: status, WrongPIN: isWrongPIN(err), NotFound: errors.Is(err, hsm.ErrNotFound), NoToken: errors.Is(err, hsm.ErrNoToken),
+					OtherKeys: errors.Is(err, hsm.ErrOtherKeys),
 				})
 			})
 		},
@@ -186,12 +187,12 @@ func newHSMKeygen(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keygen --label LABEL",
 		Short: "Generate another key in the token: an attestor key, or a log key",
-		Long: `Generate another secp256k1 key in the token that hsm.uri names, sensitive and not extractable, under a
-label that is not taken. Nothing signs with it yet: the command prints what hsm.keys must be so that it signs beside
-the key that is there, for the API keys that are bound to it. docs/rotation.md tells the way from one key to the next.
+		Long: `Generate another secp256k1 key in the token of hsm.uri, sensitive and not extractable, with an unused label.
+The new key does not sign yet: the command prints the setting hsm.keys with which it signs, next to the
+existing key, for the API keys bound to it. docs/rotation.md describes the rotation from one key to the next.
 
-With --algorithm ed25519 the key is a log key, which signs the journal's checkpoints (docs/journal.md). The command prints
-the setting journal.key that names it.`,
+With --algorithm ed25519 the key is a log key, which signs the journal's checkpoints (docs/journal.md), and
+the command prints the setting journal.key.`,
 		Example: "  attestd hsm keygen --label attestor-2027\n  attestd hsm keygen --label log --algorithm ed25519",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -229,9 +230,9 @@ func newHSMBench(a *app) *cobra.Command {
 	var duration time.Duration
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure how many signatures a second the token makes",
-		Long: `Measure raw C_Sign calls a second at each number of sessions: what the token gives before anything else.
-The signatures are of random bytes with a prefix that no attestation has, and are thrown away.`,
+		Short: "Measure the token's signatures per second",
+		Long: `Measure raw C_Sign calls per second for each number of sessions: the limit that the token sets. The signatures
+are of random bytes with a prefix that no attestation has, and are discarded.`,
 		Example: "  attestd hsm bench --sessions 1,2,4,8 --duration 5s",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -248,8 +249,8 @@ The signatures are of random bytes with a prefix that no attestation has, and ar
 			})
 		},
 	}
-	cmd.Flags().IntSliceVar(&sessions, "sessions", []int{1, 2, 4, 8}, "numbers of sessions to try")
-	cmd.Flags().DurationVar(&duration, "duration", 3*time.Second, "how long to measure each")
+	cmd.Flags().IntSliceVar(&sessions, "sessions", []int{1, 2, 4, 8}, "numbers of sessions to measure")
+	cmd.Flags().DurationVar(&duration, "duration", 3*time.Second, "duration of each measurement")
 	tokenFlag(cmd, &which)
 	return cmd
 }
@@ -274,14 +275,14 @@ func writeKey(w io.Writer, k hsm.KeyInfo) {
 // writeNewLogKey shows a log key and the setting that names it.
 func writeNewLogKey(w io.Writer, uri hsm.URI, k hsm.KeyInfo) {
 	fields(w, [][2]string{{"key", k.Label}, {"id", k.ID}, {"public key", k.PublicKey}})
-	fmt.Fprintf(w, "\nTo sign checkpoints with it, write into the configuration:\n\njournal:\n  key: %q\n\n"+
-		"Before the first start, nothing more is needed. Otherwise stop attestd, and type: attestd log rotate-key --reason REASON\n", uri)
+	fmt.Fprintf(w, "\nTo sign checkpoints with it, add to the configuration:\n\njournal:\n  key: %q\n\n"+
+		"Before the first start, no further step is needed. Otherwise stop attestd and run: attestd log rotate-key --reason REASON\n", uri)
 }
 
 // writeNewKey shows an additional attestor key and the settings that name all keys.
 func writeNewKey(w io.Writer, keys []config.AttestorKey, k hsm.KeyInfo) {
 	fields(w, [][2]string{{"key", k.Label}, {"id", k.ID}, {"public key", k.PublicKey}, {"address", k.Address.String()}})
-	fmt.Fprint(w, "\nTo sign with both, write under hsm, in the place of uri, uris and address, then type attestd reload:\n\n")
+	fmt.Fprint(w, "\nTo sign with both keys, replace uri, uris and address under hsm with these lines, then run attestd reload:\n\n")
 	config.WriteKeys(w, keys)
 }
 
@@ -351,7 +352,7 @@ func workerState(s hsm.Status) string {
 func pinState(t hsm.TokenStatus) string {
 	switch {
 	case t.PINLocked:
-		return "LOCKED: the security officer must unlock the token"
+		return "LOCKED: the security officer must set a new PIN"
 	case t.PINFinalTry:
 		return "ONE TRY LEFT: one more wrong PIN locks the token"
 	case t.PINCountLow:
@@ -364,7 +365,7 @@ func pinState(t hsm.TokenStatus) string {
 func sessionsShown(s hsm.SessionStatus) string {
 	shown := fmt.Sprintf("%d in use, %d open, at most %d", s.InUse, s.Open, s.Most)
 	if s.Auto {
-		shown += ", as many as the HSM has use for"
+		shown += ", the number that the HSM can use"
 	}
 	if s.Max > 0 {
 		shown += fmt.Sprintf("; the token allows %d", s.Max)

@@ -21,7 +21,7 @@ import (
 )
 
 func tokenFlag(cmd *cobra.Command, which *string) {
-	cmd.Flags().StringVar(which, "token", "", "which token of hsm.uris or hsm.keys is meant: its position, from 1, its label, or the name of its key")
+	cmd.Flags().StringVar(which, "token", "", "token of hsm.uris or hsm.keys: its position, from 1, its label, or the name of its key")
 }
 
 // chooseToken finds the token that --token names. It returns the command line with that flag, for a child process.
@@ -70,9 +70,9 @@ func tokenMeant(c *config.Config, uris []hsm.URI, which string) (int, error) {
 		return meant[0], nil
 	}
 	if which == "" {
-		return 0, fmt.Errorf("%s names several tokens: say with --token which is meant: %s", severalIn(c), strings.Join(names, ", "))
+		return 0, fmt.Errorf("%s has several tokens: choose one with --token: %s", severalIn(c), strings.Join(names, ", "))
 	}
-	return 0, fmt.Errorf("--token %s names %d of the configured tokens; there are %s", which, len(meant), strings.Join(names, ", "))
+	return 0, fmt.Errorf("--token %s matches %d of the configured tokens: %s", which, len(meant), strings.Join(names, ", "))
 }
 
 // severalIn returns the setting that names several tokens.
@@ -94,7 +94,7 @@ func (a *app) inspectToken(ctx context.Context, position int) (found doctor.Insp
 	if err := cmd.Run(); err != nil {
 		said := toldBy(stderr.String())
 		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() < 0 {
-			said = "the module ended the process that loaded it: " + lastOf(said, 500)
+			said = "the PKCS#11 module crashed its process: " + lastOf(said, 500)
 		}
 		return found, fmt.Errorf("%s (%w)", said, err)
 	}

@@ -66,14 +66,14 @@ func TestCtrlCEndsWhatTakesLong(t *testing.T) {
 		"backup":         {[]string{"backup", "backup.tar.zst"}, "no backup was made"},
 		"a folder's":     {[]string{"backup", "."}, "no backup was made"},
 		"log export":     {[]string{"log", "export"}, "interrupted after 0 records; --from 0 goes on"},
-		"log verify":     {[]string{"log", "verify"}, "nothing was found out, and nothing changed"},
-		"log list":       {[]string{"log", "list"}, "interrupted; nothing is left behind"},
+		"log verify":     {[]string{"log", "verify"}, "there is no result, and nothing was changed"},
+		"log list":       {[]string{"log", "list"}, "interrupted; no files are left over"},
 		"replica export": {[]string{"replica", "export", "rows.ndjson.zst"}, "rows.ndjson.zst is not written"},
-		"replica verify": {[]string{"replica", "verify"}, "nothing was found out, and nothing changed"},
+		"replica verify": {[]string{"replica", "verify"}, "there is no result, and nothing was changed"},
 		"made-up data":   {[]string{"replica", "generate"}, "0 rows are in the replica; the same command goes on"},
-		"hsm status":     {[]string{"hsm", "status"}, "interrupted; nothing is left behind"},
+		"hsm status":     {[]string{"hsm", "status"}, "interrupted; no files are left over"},
 		"attest": {[]string{"attest", "--unspendable", devUnspendable, "--beneficiary", devBeneficiary, "--idempotency-key", "my own"},
-			"the attestation may have been made: with --idempotency-key 'my own' the same one is answered"},
+			"the attestation may exist: to get the same one, repeat the command with --idempotency-key 'my own'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

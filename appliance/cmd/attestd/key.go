@@ -18,7 +18,7 @@ import (
 
 func newKey(a *app) *cobra.Command {
 	return group("key", "API keys: create, list, bind, revoke",
-		"API keys say who may ask for attestations. While the daemon runs these commands go through its admin\nsocket and take effect at once; while it does not, they change the files.",
+		"Clients need an API key to request attestations. While the daemon runs, these commands use its admin socket and\ntake effect at once; otherwise they change the files.",
 		newKeyCreate(a), newKeyList(a), newKeyBind(a), newKeyRevoke(a))
 }
 
@@ -28,9 +28,9 @@ func newKeyCreate(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "create --name NAME",
 		SuggestFor: []string{"add", "new", "make", "generate"},
-		Short:      "Make an API key and print its token, once",
-		Long: `Make an API key. The token alone goes to standard output, this once: it cannot be shown
-again, since only its SHA-256 is kept.`,
+		Short:      "Create an API key and print its token, once",
+		Long: `Create an API key. Only the token goes to standard output. It is shown this one time, because attestd stores
+only its SHA-256. Key names are unique among keys that are not revoked.`,
 		Example: `  attestd key create --name payments > payments.key
   attestd key create --name batch --rate unlimited --expires 90d
   attestd key create --name backend --allow-from 10.1.0.0/16 --scope attest`,
@@ -48,12 +48,12 @@ again, since only its SHA-256 is kept.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&name, "name", "", "who or what the key is for (required)")
-	f.StringVar(&rate, "rate", "default", "requests allowed: N/s, N/m, N/h, unlimited, or default for limits.default_rate")
-	f.StringVar(&expires, "expires", "", "when it ends: a duration from now such as 90d or 12h, a date such as 2027-01-31 (its beginning, UTC), or a time such as 2027-01-31T12:00:00Z")
-	f.StringSliceVar(&scopes, "scope", nil, "what it may do: attest, graphql, cosign (sign as a member of a quorum); may be repeated (default: attest and graphql)")
-	f.StringSliceVar(&allowFrom, "allow-from", nil, "client networks that may use it, such as 10.1.0.0/16; may be repeated (default: any)")
-	f.StringVar(&attestor, "attestor", "", "name of the attestor key of hsm.keys that signs for it (default: the one that signs for all that are bound to none)")
+	f.StringVar(&name, "name", "", "name of the key's holder or purpose; unique (required)")
+	f.StringVar(&rate, "rate", "default", "maximum rate of requests: N/s, N/m, N/h, unlimited, or default for limits.default_rate")
+	f.StringVar(&expires, "expires", "", "expiry: a duration from now such as 90d or 12h, a date such as 2027-01-31 (00:00 UTC), or a time such as 2027-01-31T12:00:00Z")
+	f.StringSliceVar(&scopes, "scope", nil, "permitted use: attest, graphql, or cosign (sign as a member of a quorum); may be repeated (default: attest and graphql)")
+	f.StringSliceVar(&allowFrom, "allow-from", nil, "client networks that may use the key, such as 10.1.0.0/16; may be repeated (default: any)")
+	f.StringVar(&attestor, "attestor", "", "name of the attestor key of hsm.keys that signs for it (default: the first active key)")
 	return cmd
 }
 
@@ -113,7 +113,7 @@ func (a *app) createKey(cmd *cobra.Command, req appliance.KeyRequest) error {
 			Token string `json:"token"`
 		}{viewKey(key), token})
 	}
-	a.say("API key %s (%s): store the token now, it is not shown again.", key.ID, key.Name)
+	a.say("API key %s (%s): store the token now; it is not shown again.", key.ID, key.Name)
 	_, err = fmt.Fprintln(a.out, token)
 	return err
 }
@@ -141,12 +141,13 @@ func newKeyBind(a *app) *cobra.Command {
 	var attestor string
 	cmd := &cobra.Command{
 		Use:   "bind ID --attestor NAME",
-		Short: "Have an attestor key sign for an API key",
-		Long: `Have the attestor key of that name sign for an API key, from the next request on, and no other. Its holder need not do
-anything. With --attestor "" it is bound to none, and the first active key of hsm.keys signs. What was attested stays as it is: a
-request repeated under its Idempotency-Key gets the attestation from before.
+		Short: "Bind an API key to an attestor key",
+		Long: `Bind an API key to an attestor key: from the next request on, that attestor key alone signs for it. The holder
+of the API key need not do anything. With --attestor "" the binding ends, and the first active key of hsm.keys
+signs. Existing attestations do not change: a request repeated with its Idempotency-Key gets the same
+attestation as before.
 
-'attestd hsm status' lists the attestor keys. No API key can be bound to one that is retiring.`,
+'attestd hsm status' lists the attestor keys. API keys cannot be bound to a retiring attestor key.`,
 		Example: "  attestd key bind k3x5wq7mzp2n4r6t --attestor attestor-2027\n  attestd key bind k3x5wq7mzp2n4r6t --attestor \"\"",
 		Args:    oneArg("key ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -159,19 +160,19 @@ request repeated under its Idempotency-Key gets the attestation from before.
 					return err
 				}
 				return a.print(viewKey(key), func(w io.Writer) {
-					fmt.Fprintf(w, "For API key %s (%s) signs %s.\n", key.ID, key.Name, cmp.Or(key.Attestor, "the default attestor key"))
+					fmt.Fprintf(w, "API key %s (%s) is bound to %s.\n", key.ID, key.Name, cmp.Or(key.Attestor, "the default attestor key"))
 				})
 			})
 		},
 	}
-	cmd.Flags().StringVar(&attestor, "attestor", "", "name of the attestor key of hsm.keys; empty for the default one (required)")
+	cmd.Flags().StringVar(&attestor, "attestor", "", "name of the attestor key of hsm.keys; empty for the default key (required)")
 	return cmd
 }
 
 func newKeyRevoke(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:        "revoke ID",
-		Short:      "End an API key, at once and for good",
+		Short:      "Revoke an API key, at once and permanently",
 		SuggestFor: []string{"delete", "remove", "rm", "disable"},
 		Example:    "  attestd key revoke k3x5wq7mzp2n4r6t",
 		Args:       oneArg("key ID"),
@@ -217,7 +218,7 @@ func (a *app) printKeys(keys []appliance.APIKey) error {
 	}
 	return a.print(views, func(w io.Writer) {
 		if len(keys) == 0 {
-			a.say("There are no API keys. Make one: attestd key create --name NAME")
+			a.say("No API keys found. Create one: attestd key create --name NAME")
 			return
 		}
 		table(w, head, rows)

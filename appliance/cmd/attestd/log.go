@@ -20,9 +20,9 @@ import (
 
 func newLog(a *app) *cobra.Command {
 	return group("log", "The journal: list, show, verify, export, checkpoint, prove, accept-loss",
-		`The journal holds every attestation that was ever answered, as leaves of a Merkle tree (RFC 6962) whose
-root is signed (C2SP tlog-checkpoint). While the daemon runs these commands go through its admin socket;
-while it does not, they read the files.`,
+		`The journal holds every attestation ever issued, as leaves of a Merkle tree (RFC 6962) with a signed root
+(C2SP tlog-checkpoint). While the daemon runs, these commands use its admin socket; otherwise they read the
+files.`,
 		newLogList(a), newLogShow(a), newLogVerify(a), newLogExport(a), newLogCheckpoint(a), newLogProve(a), newLogAcceptLoss(a), newLogRotateKey(a))
 }
 
@@ -68,19 +68,19 @@ func newLogList(a *app) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&q.EventsOnly, "events", false, "only events: what operators did and what happened to the appliance")
+	f.BoolVar(&q.EventsOnly, "events", false, "only events: actions of operators and incidents")
 	f.BoolVar(&q.AttestationsOnly, "attestations", false, "only attestations")
-	f.BoolVar(&redeemed, "redeemed", false, "only attestations of which a contract of chain.contracts has redeemed something, with when and how much")
-	f.BoolVar(&unredeemed, "unredeemed", false, "only attestations of which none has redeemed anything")
-	f.BoolVarP(&follow, "follow", "f", false, "go on with new ones")
-	f.StringVar(&q.KeyID, "key", "", "only those that this API key asked for")
-	f.StringVar(&hash, "hash", "", "only those of this hash")
-	f.StringVar(&unspendable, "unspendable", "", "only those of this unspendable address")
-	f.StringVar(&beneficiary, "beneficiary", "", "only those of this beneficiary; all others are read, too, so give --since or --key in a large journal")
-	f.StringVar(&since, "since", "", "only from then on: a time such as 2026-01-31T12:00:00Z, a date (its beginning, UTC), or a duration before now such as 30d or 24h")
-	f.StringVar(&until, "until", "", "only before then, in the same forms")
-	f.Int64Var(&q.Before, "before", 0, "only indexes below this: the last index shown gives the next page")
-	f.IntVar(&q.Limit, "limit", appliance.DefaultListed, fmt.Sprintf("at most this many (1 to %d)", appliance.MaxListed))
+	f.BoolVar(&redeemed, "redeemed", false, "only attestations that a contract of chain.contracts has redeemed, with time and amount")
+	f.BoolVar(&unredeemed, "unredeemed", false, "only attestations that have not been redeemed")
+	f.BoolVarP(&follow, "follow", "f", false, "continue with new records")
+	f.StringVar(&q.KeyID, "key", "", "only attestations requested with this API key: its ID or its name")
+	f.StringVar(&hash, "hash", "", "only attestations with this hash")
+	f.StringVar(&unspendable, "unspendable", "", "only attestations for this unspendable address")
+	f.StringVar(&beneficiary, "beneficiary", "", "only attestations for this beneficiary; reads all others, too, so give --since or --key if the journal is large")
+	f.StringVar(&since, "since", "", "only from this time: a time such as 2026-01-31T12:00:00Z, a date (00:00 UTC), or a duration before now such as 30d or 24h")
+	f.StringVar(&until, "until", "", "only before this time, in the same forms")
+	f.Int64Var(&q.Before, "before", 0, "only indexes below this number: for the next page, give the last index shown")
+	f.IntVar(&q.Limit, "limit", appliance.DefaultListed, fmt.Sprintf("maximum number of records (1 to %d)", appliance.MaxListed))
 	return cmd
 }
 
@@ -100,7 +100,7 @@ func parseSpan(cmd *cobra.Command, since, until string) (from, to time.Time, err
 func checkListing(cmd *cobra.Command, q appliance.JournalQuery) error {
 	switch {
 	case q.EventsOnly && q.AttestationsOnly:
-		return usagef(cmd, "--events and --attestations exclude each other")
+		return usagef(cmd, "give --events or --attestations, not both")
 	case q.Limit < 1 || q.Limit > appliance.MaxListed:
 		return usagef(cmd, "--limit must be 1 to %d", appliance.MaxListed)
 	case q.Before < 0:
@@ -142,7 +142,7 @@ func (a *app) list(cmd *cobra.Command, q appliance.JournalQuery) error {
 // listOfBeneficiary lists the attestations of a beneficiary. It reads every record that the rest of the query selects.
 func (a *app) listOfBeneficiary(cmd *cobra.Command, q appliance.JournalQuery, beneficiary string, otherwise bool) error {
 	if otherwise || q.EventsOnly {
-		return usagef(cmd, "--beneficiary excludes --redeemed, --unredeemed, --follow and --events")
+		return usagef(cmd, "--beneficiary cannot be combined with --redeemed, --unredeemed, --follow or --events")
 	}
 	address, err := appliance.ParseAddress(beneficiary)
 	if err != nil {
@@ -171,7 +171,7 @@ func (a *app) printEntries(entries []appliance.Entry, events bool) error {
 	}
 	return a.print(entries, func(w io.Writer) {
 		if len(entries) == 0 {
-			a.say("No %s match.", what)
+			a.say("No %s found.", what)
 			return
 		}
 		table(w, header, rows)
@@ -286,7 +286,7 @@ const maxCheckpoint = 64 << 10
 func (a *app) readCheckpoint(flag, name string) ([]byte, error) {
 	text, err := a.readSmall(name, maxCheckpoint)
 	if err == nil && len(bytes.TrimSpace(text)) == 0 {
-		err = fmt.Errorf("%s is empty, and no checkpoint", name)
+		err = fmt.Errorf("%s is empty: it must contain a checkpoint", name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flag, err)

@@ -49,17 +49,18 @@ func newLogExport(a *app) *cobra.Command {
 	x := &logExport{app: a}
 	cmd := &cobra.Command{
 		Use:   "export",
-		Short: "Write the records: as leaves of the tree, as CSV or as CEF",
-		Long: `Write the records and events, one a line. With --format jsonl, the default, each line is exactly the bytes of a leaf:
-SHA-256(0x00 ‖ line without its newline) is its hash in the tree. 'attestd log verify FILE' checks such a
-file anywhere, without the appliance. --format csv (RFC 4180) is for spreadsheets, cef (ArcSight Common Event
-Format) for a SIEM; audit.sinks ships to one by itself. Records say who was attested to whom, unless --redact
-leaves that out: keep the file secret.
+		Short: "Write the records as leaves of the tree, as CSV or as CEF",
+		Long: `Write records and events, one per line. With --format jsonl, the default, each line has exactly the bytes of a
+leaf: its hash in the tree is SHA-256(0x00 ‖ line without its newline). 'attestd log verify FILE' checks such
+a file anywhere, without the appliance. --format csv (RFC 4180) is for spreadsheets, cef (ArcSight Common
+Event Format) for a SIEM; the daemon sends records to the SIEMs of audit.sinks continuously. Records link
+addresses to beneficiaries, unless --redact omits them: keep the file secret.
 
-With --checkpoint FILE, exactly the records of that checkpoint are written, and held against its root hash, while the
-journal grows. Without it, the export ends with the records of the newest checkpoint at its start.
+With --checkpoint FILE, exactly the records of that checkpoint are written, and compared with its root hash,
+even while the journal grows. Without it, the export ends with the newest checkpoint at its start.
 
---follow goes on with new records until it is interrupted; it needs the daemon, and waits for one that restarts.`,
+--follow continues with new records until it is interrupted. It needs the daemon, and waits while the daemon
+restarts.`,
 		Example: `  attestd log checkpoint > journal.checkpoint
   attestd log export --checkpoint journal.checkpoint --file journal.ndjson
   attestd log export | jq -r .beneficiary | sort | uniq -c
@@ -74,12 +75,12 @@ journal grows. Without it, the export ends with the records of the newest checkp
 		},
 	}
 	f := cmd.Flags()
-	f.Int64Var(&x.next, "from", 0, "begin at this index")
-	f.StringVarP(&x.name, "file", "f", "-", "file to write, made with mode 0600; - for standard output")
+	f.Int64Var(&x.next, "from", 0, "index of the first record")
+	f.StringVarP(&x.name, "file", "f", "-", "file to write, created with mode 0600; - for standard output")
 	f.StringVar(&x.format, "format", exportLeaves, strings.Join(exportFormats, ", "))
-	f.StringVar(&x.redact, "redact", string(sinks.RedactNone), "for csv and cef, the addresses to leave out: addresses (both), unspendable, or none")
-	f.StringVar(&x.until, "checkpoint", "", "a signed checkpoint: exactly its records are written, which must have its root hash")
-	f.BoolVar(&x.follow, "follow", false, "go on with new records")
+	f.StringVar(&x.redact, "redact", string(sinks.RedactNone), "for csv and cef, addresses to omit: addresses (both), unspendable, or none")
+	f.StringVar(&x.until, "checkpoint", "", "file with a signed checkpoint: write exactly its records, which must have its root hash")
+	f.BoolVar(&x.follow, "follow", false, "continue with new records")
 	return cmd
 }
 
@@ -94,10 +95,10 @@ func (x *logExport) check(cmd *cobra.Command) (err error) {
 		return usagef(cmd, "--redact: %w", err)
 	}
 	if x.format == exportLeaves && x.form.Redact != sinks.RedactNone {
-		return usagef(cmd, "--redact is for csv and cef: a leaf without its addresses is no leaf of the tree")
+		return usagef(cmd, "--redact needs --format csv or cef: leaves of the tree include their addresses")
 	}
 	if x.follow && x.until != "" {
-		return usagef(cmd, "--checkpoint is where the export ends: leave out --follow")
+		return usagef(cmd, "--checkpoint ends the export: omit --follow")
 	}
 	return nil
 }
@@ -136,7 +137,7 @@ func (x *logExport) run(cmd *cobra.Command, o backend) error {
 	}
 	switch {
 	case cmd.Context().Err() != nil:
-		return interruptedError{fmt.Errorf("interrupted after %d records; --from %d goes on", x.count, x.next)}
+		return interruptedError{fmt.Errorf("interrupted after %d records; to continue, give --from %d", x.count, x.next)}
 	case err != nil:
 		return fmt.Errorf("after %d records: %w", x.count, err)
 	case x.file != nil:
@@ -159,8 +160,8 @@ func (x *logExport) bound(newest []byte) (err error) {
 		return fmt.Errorf("--checkpoint: %s: %w", x.until, err)
 	}
 	if x.tree.N > size {
-		return fmt.Errorf("--checkpoint: %s has %d records, the journal only %d: it is of another log, or the journal lost records; "+
-			"find out with: attestd log verify --since-checkpoint %s", x.until, x.tree.N, size, x.until)
+		return fmt.Errorf("--checkpoint: %s has %d records, the journal only %d: the checkpoint belongs to another log, or the journal lost records; "+
+			"to find out: attestd log verify --since-checkpoint %s", x.until, x.tree.N, size, x.until)
 	}
 	return nil
 }
@@ -174,8 +175,8 @@ func (x *logExport) complete() error {
 	case x.next < x.tree.N:
 		return fmt.Errorf("the journal ended at record %d of %d", x.next, x.tree.N)
 	case x.until != "" && x.hashed.Size() == x.tree.N && x.hashed.Tree() != x.tree:
-		return fmt.Errorf("the journal's first %d records do not have the root hash of %s: it is of another log, or records were changed; "+
-			"find out with: attestd log verify --since-checkpoint %s", x.tree.N, x.until, x.until)
+		return fmt.Errorf("the journal's first %d records do not have the root hash of %s: the checkpoint belongs to another log, or records were changed; "+
+			"to find out: attestd log verify --since-checkpoint %s", x.tree.N, x.until, x.until)
 	}
 	return nil
 }

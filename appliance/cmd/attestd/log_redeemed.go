@@ -21,7 +21,7 @@ type redeemedEntry struct {
 // listRedeemed lists the attestations that were redeemed, at least in part, or the attestations that were not.
 func (a *app) listRedeemed(cmd *cobra.Command, q appliance.JournalQuery, redeemed, unredeemed bool) error {
 	if redeemed && unredeemed || q.EventsOnly {
-		return usagef(cmd, "--redeemed, --unredeemed and --events exclude each other")
+		return usagef(cmd, "give only one of --redeemed, --unredeemed and --events")
 	}
 	return a.withChain(cmd, func(c chainBackend) error {
 		return a.withBackend(cmd, func(o backend) error {
@@ -78,7 +78,7 @@ func (a *app) printRedeemed(found []redeemedEntry, redeemed bool) error {
 	}
 	return a.print(found, func(w io.Writer) {
 		if len(found) == 0 {
-			a.say("No attestations match.")
+			a.say("No attestations found.")
 			return
 		}
 		header := "INDEX\tTIME\tID\tKEY\tUNSPENDABLE\tBENEFICIARY"

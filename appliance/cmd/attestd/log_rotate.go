@@ -15,29 +15,29 @@ func newLogRotateKey(a *app) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "rotate-key --reason REASON",
-		Short: "Go on as a new log with a new log key, such as after the old key was stolen",
-		Long: `Make a new log key, and go on as another log that it signs, while attestd is stopped. Whoever has the old key can sign
-checkpoints of the old log, and nothing of the new one: the new key does not follow from the old one. If journal.key names a
-key in an HSM, that is the new log's key. Otherwise it is a new one in log.key.
+		Short: "Continue as a new log with a new log key, for example after the old key was stolen",
+		Long: `Create a new log key, and continue the journal as a new log signed by it. Stop attestd first. A holder of the
+old key can sign checkpoints of the old log only. If journal.key names a key in an HSM, that key signs the new
+log; otherwise the new key is in log.key.
 
-The new log's first leaf says from which log it goes on, when, why and who; all records follow with their bytes unchanged.
-The old key stays in data_dir as a retired one, and signs nothing again there. With a database, run it once, on any
-appliance, while all are stopped, and bring the new key to the others: attestd setup --bundle here, and there, once log.key is moved
-away, attestd setup --join.
+The new log's first leaf records the old log, the time, the reason and the operator. All records follow
+unchanged. The old key stays in data_dir as a retired key, and does not sign again. With a database, stop all
+appliances, run the command once on any of them, and copy the new key to the others: run attestd setup
+--bundle here; there, move log.key away and run attestd setup --join.
 
-Who pinned the old verifier key, or a policy that names it, must be told the new one, and why.`,
+Give the new verifier key, and the reason, to everyone who pinned the old one or has a policy with it.`,
 		Example: `  systemctl stop attestd
   attestd log rotate-key --reason 'a backup of 3 November, with its passphrase, was stolen'
   systemctl start attestd`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if reason == "" {
-				return usagef(cmd, "--reason is required: it is recorded in the new log's first leaf")
+				return usagef(cmd, "--reason is required: the new log's first leaf records it")
 			}
 			return a.rotateLogKey(cmd, reason)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why the log key is replaced; it is recorded (required)")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason for the new log key, which the log records (required)")
 	return cmd
 }
 
@@ -55,7 +55,7 @@ func (a *app) rotateLogKey(cmd *cobra.Command, reason string) error {
 	})
 	end()
 	if err != nil {
-		return interrupted(cmd.Context(), fmt.Errorf("rotate-key: %w", err), "the old journal is in place; the same command begins again")
+		return interrupted(cmd.Context(), fmt.Errorf("rotate-key: %w", err), "the old journal is in place; run the same command again")
 	}
 	return a.print(struct {
 		OK          bool   `json:"ok"`
@@ -64,10 +64,10 @@ func (a *app) rotateLogKey(cmd *cobra.Command, reason string) error {
 		Records     int64  `json:"records"`
 		MovedAside  string `json:"movedAside,omitempty"`
 	}{true, next.Key.Verifier.Name(), next.Key.VerifierText, next.Head.Tree.N, next.Aside}, func(w io.Writer) {
-		fmt.Fprintf(w, "%d records go on as another log:\n", next.Head.Tree.N-1)
+		fmt.Fprintf(w, "%d records continue as a new log:\n", next.Head.Tree.N-1)
 		printLog(w, next.Key.Verifier.Name(), next.Key.VerifierText)
 		if next.Aside != "" {
-			fmt.Fprintf(w, "What was there is now %s.\n", next.Aside)
+			fmt.Fprintf(w, "The old journal is now %s.\n", next.Aside)
 		}
 	})
 }

@@ -64,9 +64,9 @@ func (w *witnessCheck) open(signed []byte) (note.Verifier, error) {
 	switch {
 	case w.notBefore.IsZero():
 	case c.Time.IsZero():
-		return nil, errors.New("--not-older-than: the policy's quorum is none, so that no witness says when the checkpoint was cosigned")
+		return nil, errors.New("--not-older-than needs a policy with a quorum of witnesses, whose cosignatures have the time")
 	case c.Time.Before(w.notBefore):
-		return nil, fmt.Errorf("the checkpoint, of %d records, was cosigned at %s, before %s (--not-older-than): get a newer one",
+		return nil, fmt.Errorf("the checkpoint of %d records was cosigned at %s, before %s (--not-older-than): get a newer checkpoint",
 			c.Tree.N, text.Time(c.Time), text.Time(w.notBefore))
 	}
 	w.found = newWitnessedCheckpoint(c)
@@ -95,12 +95,13 @@ func newLogProve(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prove ID",
 		Short: "Print the proof that an attestation is in the journal (C2SP tlog-proof)",
-		Long: `Print the proof that an attestation is in the tree of the newest checkpoint, in the form of C2SP
-tlog-proof. With --output json: the record's leaf, the hashes and the checkpoint.
+		Long: `Print the proof that an attestation is in the tree of the newest checkpoint (C2SP tlog-proof). With --output
+json: the record's leaf, the hashes and the checkpoint.
 
-With --witnessed the checkpoint is one that a quorum of witnesses has cosigned (journal.witnesses), and the proof has the
-record's leaf: 'attestd verify FILE --policy P' checks it anywhere. Where none covers the record yet, the witnesses are
-asked at once, and it waits for them, or says after a while how far they are. The leaf says who was attested to whom.`,
+With --witnessed, the checkpoint is cosigned by a quorum of witnesses (journal.witnesses), and the proof
+includes the record's leaf: 'attestd verify FILE --policy P' checks it anywhere. If no witnessed checkpoint
+covers the record yet, the command asks the witnesses and waits; after a while it reports their progress. The
+leaf links the address to the beneficiary.`,
 		Example: `  attestd log prove 0198c1f2-7a3b-7def-8123-456789abcdef > attestation.tlog-proof
   attestd log prove 0198c1f2-7a3b-7def-8123-456789abcdef --witnessed > attestation.tlog-proof`,
 		Args: oneArg("attestation ID"),
@@ -112,7 +113,7 @@ asked at once, and it waits for them, or says after a while how far they are. Th
 			return a.withBackend(cmd, func(o backend) error { return a.prove(cmd.Context(), o, id, witnessed) })
 		},
 	}
-	cmd.Flags().BoolVar(&witnessed, "witnessed", false, "under a checkpoint that a quorum of witnesses has cosigned, and with the leaf")
+	cmd.Flags().BoolVar(&witnessed, "witnessed", false, "with the leaf, under a checkpoint cosigned by a quorum of witnesses")
 	return cmd
 }
 
@@ -159,11 +160,11 @@ func newLogCheckpoint(a *app) *cobra.Command {
 	var newest bool
 	cmd := &cobra.Command{
 		Use:   "checkpoint",
-		Short: "Print the signed checkpoint that everybody is shown (C2SP tlog-checkpoint)",
-		Long: `Print the signed checkpoint that GET /log/checkpoint answers: the log's origin, its number of records, its root hash and the
-signatures. Where journal.witnesses is set, it is the newest that a quorum of witnesses has cosigned; else, and with
---newest, the newest of all. Who keeps one can prove later that nothing before it was changed: attestd log verify
---since-checkpoint.`,
+		Short: "Print the published signed checkpoint (C2SP tlog-checkpoint)",
+		Long: `Print the signed checkpoint that GET /log/checkpoint returns: the log's origin, the number of records, the
+root hash and the signatures. With journal.witnesses, it is the newest checkpoint cosigned by a quorum of
+witnesses; otherwise, and with --newest, the newest of all. A stored checkpoint can later prove that no
+earlier record was changed: attestd log verify --since-checkpoint FILE.`,
 		Example: "  attestd log checkpoint > 2026-11.checkpoint",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -184,7 +185,7 @@ signatures. Where journal.witnesses is set, it is the newest that a quorum of wi
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&newest, "newest", false, "the newest of all, be it that nobody has cosigned it yet")
+	cmd.Flags().BoolVar(&newest, "newest", false, "the newest checkpoint, even if no witness has cosigned it yet")
 	return cmd
 }
 
@@ -214,7 +215,7 @@ func (f offline) ProveWitnessed(ctx context.Context, id uuid.UUID) (appliance.En
 	end()
 	proof, err := w.Prove(ended, e.Index)
 	if appliance.CodeOf(err) == appliance.CodeTimeout {
-		err = fmt.Errorf("%w; no daemon is running that asks them: systemctl start attestd", err)
+		err = fmt.Errorf("%w; start attestd, which asks the witnesses: systemctl start attestd", err)
 	}
 	return e, proof, err
 }

@@ -29,27 +29,29 @@ func newLogVerify(a *app) *cobra.Command {
 	v := logVerify{app: a}
 	cmd := &cobra.Command{
 		Use:   "verify [FILE]",
-		Short: "Prove that nothing was changed, dropped or reordered, and tell who signed",
-		Long: `Check every record's digest and signature, who signed, their order, the tree, the indexes and the signed checkpoint.
-Exit status 1 when anything is damaged; each damage names its record.
+		Short: "Verify that no record was changed, dropped or reordered, and list the signers",
+		Long: `Check each record's digest and signature, the signers, the order, the tree, the indexes and the signed
+checkpoint. Exit status 1 if anything is damaged; each fault names its record.
 
-With FILE, an export made by 'attestd log export' is checked instead, anywhere and without the appliance:
-give the signed checkpoint and the log's verifier key (GET /functions/v1/attestor shows it). FILE may be a backup, too,
-which has its checkpoint; without --verifier-key, its log key is taken at its own word.
+With FILE, check an export of 'attestd log export' instead, anywhere and without the appliance: give the
+signed checkpoint and the log's verifier key (GET /functions/v1/attestor shows it). FILE may also be a backup,
+which includes its checkpoint; without --verifier-key, the key in the backup is trusted.
 
-Each attestor key that signed is listed, with the records that it signed. One that is not known is a damage. Known are
-those of --signer alone; without it, the appliance's own and those that events of the journal name, such as its start. Who
-has log.key can add events: give --signer where the journal may be in others' hands.
+The output lists each attestor key that signed, with its records. A signature of an unknown key is a fault.
+With --signer, only those addresses are known. Without it, the appliance's own keys are known, and the keys in
+events of the journal, such as a start. A holder of log.key can add events: give --signer if the journal may
+have been in other hands.
 
-With --policy, a C2SP tlog-policy file, a quorum of its witnesses must have cosigned the checkpoint (that of
---checkpoint, else of --since-checkpoint, else the one that the appliance publishes), and the log's key is the policy's.
---not-older-than bounds how long ago the quorum cosigned.
+With --policy, a C2SP tlog-policy file, a quorum of its witnesses must have cosigned the checkpoint (of
+--checkpoint, or --since-checkpoint, or the one that the appliance publishes, in this order), and the policy
+has the log's key. --not-older-than limits the age of the cosignatures.
 
-Exit status 1, too, where an event of the journal says that a witness has cosigned another history of the log
+Exit status 1 also if an event of the journal says that a witness has cosigned another history of the log
 (docs/witness.md): any witness, or with --policy one of the policy's.
 
-The last lines say what was not checked, such as records after the checkpoint. A verifier key alone cannot tell a journal
-that was rewritten or cut back by the holder of log.key from the one that others were shown.`,
+The last lines list the parts that were not checked, such as records after the checkpoint. With a verifier key
+alone, a journal that the holder of log.key has rewritten or truncated looks the same as the one shown to
+others.`,
 		Example: `  attestd log verify
   attestd log verify --since-checkpoint 2026-10.checkpoint
   attestd log verify /var/backups/attestd/attestd-20261101T023000Z.tar.zst --signer 0x…
@@ -57,28 +59,28 @@ that was rewritten or cut back by the holder of log.key from the one that others
   attestd log verify journal.ndjson --checkpoint 2026-11.checkpoint --policy witnesses.policy --not-older-than 24h`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usagef(cmd, "%s takes at most one FILE", cmd.CommandPath())
+				return usagef(cmd, "%s accepts at most one FILE", cmd.CommandPath())
 			}
 			if len(args) == 0 && (v.checkpoint != "" || v.verifierKey != "") {
-				return usagef(cmd, "FILE, --checkpoint and --verifier-key or --policy go together")
+				return usagef(cmd, "FILE, --checkpoint, and --verifier-key or --policy must be given together")
 			}
 			if v.verifierKey != "" && v.witnesses.file != "" {
-				return usagef(cmd, "--policy has the log's key: leave out --verifier-key")
+				return usagef(cmd, "--policy includes the log's key: omit --verifier-key")
 			}
 			if v.notOlder != "" && v.witnesses.file == "" {
-				return usagef(cmd, "--not-older-than needs --policy: only the cosignature of a witness has a time")
+				return usagef(cmd, "--not-older-than needs --policy: only cosignatures of witnesses have a time")
 			}
 			return nil
 		},
 		RunE: v.run,
 	}
 	f := cmd.Flags()
-	f.StringVar(&v.earlier, "since-checkpoint", "", "a checkpoint kept from earlier: the journal must still begin with its records")
+	f.StringVar(&v.earlier, "since-checkpoint", "", "file with an earlier checkpoint: the journal must still begin with its records")
 	f.StringVar(&v.checkpoint, "checkpoint", "", "with an export as FILE: the signed checkpoint of its records")
 	f.StringVar(&v.verifierKey, "verifier-key", "", "with FILE: the log's verifier key, name+hash+key")
-	f.StringVar(&v.witnesses.file, "policy", "", "policy file (C2SP tlog-policy): which log's the checkpoint must be, and which witnesses must have cosigned it")
-	f.StringVar(&v.notOlder, "not-older-than", "", "with --policy: a duration such as 24h or 7d, within which a quorum must have cosigned the checkpoint")
-	f.StringArrayVar(&v.signers, "signer", nil, "the address of an attestor key that may have signed, and no other; may be repeated")
+	f.StringVar(&v.witnesses.file, "policy", "", "policy file (C2SP tlog-policy) with the log of the checkpoint, and the witnesses that must have cosigned it")
+	f.StringVar(&v.notOlder, "not-older-than", "", "with --policy: maximum age of the quorum's cosignatures, such as 24h or 7d")
+	f.StringArrayVar(&v.signers, "signer", nil, "address of an attestor key; signatures of other keys are faults; may be repeated")
 	return cmd
 }
 
@@ -103,7 +105,7 @@ func (v *logVerify) run(cmd *cobra.Command, args []string) error {
 	}
 	end()
 	if err != nil {
-		return interrupted(cmd.Context(), err, "nothing was found out, and nothing changed")
+		return interrupted(cmd.Context(), err, "there is no result, and nothing was changed")
 	}
 	return v.printReport(v.found(report))
 }
@@ -149,7 +151,7 @@ func (v *logVerify) file(cmd *cobra.Command, name string, opts appliance.VerifyO
 	}
 	f, err := v.openInput(name)
 	if err != nil && v.checkpoint == "" && v.verifierKey == "" {
-		return report, usagef(cmd, "FILE, --checkpoint and --verifier-key or --policy go together, unless it is a backup: %w", err)
+		return report, usagef(cmd, "FILE, --checkpoint, and --verifier-key or --policy must be given together, unless FILE is a backup: %w", err)
 	}
 	if err != nil {
 		return report, err
@@ -160,13 +162,13 @@ func (v *logVerify) file(cmd *cobra.Command, name string, opts appliance.VerifyO
 	isBackup := bytes.Equal(magic, zstdMagic)
 	switch {
 	case isBackup && v.checkpoint != "":
-		return report, usagef(cmd, "%s is a backup, which has its checkpoint: --checkpoint is for an export", name)
+		return report, usagef(cmd, "%s is a backup, which includes its checkpoint: omit --checkpoint", name)
 	case isBackup && v.witnesses.policy != nil:
-		return report, usagef(cmd, "%s is a backup, whose checkpoint no witness has cosigned: --policy is for an export", name)
+		return report, usagef(cmd, "%s is a backup, whose checkpoint has no cosignatures: omit --policy", name)
 	case isBackup:
 		return v.backup(cmd.Context(), in, verifier, opts)
 	case v.checkpoint == "" || verifier == nil && v.witnesses.policy == nil:
-		return report, usagef(cmd, "FILE, --checkpoint and --verifier-key or --policy go together")
+		return report, usagef(cmd, "FILE, --checkpoint, and --verifier-key or --policy must be given together")
 	}
 	signed, err := v.readCheckpoint("--checkpoint", v.checkpoint)
 	if err != nil {
@@ -184,7 +186,7 @@ func (v *logVerify) file(cmd *cobra.Command, name string, opts appliance.VerifyO
 }
 
 func notVerifierKey(cmd *cobra.Command) error {
-	return usagef(cmd, "--verifier-key: it is none; the log's is name+hash+key, as GET /functions/v1/attestor shows it")
+	return usagef(cmd, "--verifier-key: not a verifier key; GET /functions/v1/attestor shows the log's, name+hash+key")
 }
 
 func (v *logVerify) backup(ctx context.Context, in io.Reader, verifier note.Verifier, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
@@ -195,9 +197,9 @@ func (v *logVerify) backup(ctx context.Context, in io.Reader, verifier note.Veri
 	name := appliance.LogName(found.Key.Verifier)
 	switch {
 	case verifier == nil:
-		v.say("The backup is of the log %s, as it says itself: --verifier-key holds it against what you know.", name)
+		v.say("The backup says that it belongs to the log %s; to check that, give --verifier-key.", name)
 	case v.verifierKey != found.Key.VerifierText:
-		return found.Report, fmt.Errorf("the backup is of another log, %s", name)
+		return found.Report, fmt.Errorf("the backup belongs to another log, %s", name)
 	}
 	return found.Report, nil
 }

@@ -38,7 +38,7 @@ func (v *logVerify) found(r appliance.AuditReport) logReport {
 		return s.Known == appliance.SignerEvent || s.Known == appliance.SignerFirst
 	}
 	if slices.ContainsFunc(r.Signers, byItself) {
-		report.Unchecked = append(report.Unchecked, "whether the signers are those that you know. Give --signer.")
+		report.Unchecked = append(report.Unchecked, "whether you know the signers. Give --signer.")
 	}
 	report.Unchecked = append(report.Unchecked, v.unwitnessed(r)...)
 	return report
@@ -62,19 +62,19 @@ func (v *logVerify) unwitnessed(r appliance.AuditReport) (all []string) {
 	found := v.witnesses.found
 	switch {
 	case found == nil && v.earlier == "":
-		all = append(all, "whether others were shown the same history. A verifier key alone cannot tell a journal that the holder of log.key "+
-			"rewrote or cut back from this one. Give --policy, or --since-checkpoint with a checkpoint that was kept elsewhere.")
+		all = append(all, "whether others see the same history. With a verifier key alone, a journal that the holder of log.key has "+
+			"rewritten or truncated looks the same as this one. Give --policy, or --since-checkpoint with a checkpoint from elsewhere.")
 	case found == nil:
-		all = append(all, "records after those of --since-checkpoint: the holder of log.key can have rewritten them. Give a newer one, or --policy.")
+		all = append(all, "records after those of --since-checkpoint, which the holder of log.key may have rewritten. Give a newer checkpoint, or --policy.")
 	case found.Size < r.Size:
 		all = append(all, fmt.Sprintf("the last %d records: witnesses have cosigned the first %d.", r.Size-found.Size, found.Size))
 	}
 	switch {
 	case v.isFile && found != nil && !found.Time.IsZero():
-		all = append(all, fmt.Sprintf("records after the %d of this file, which may be cut back to %s, when witnesses cosigned. "+
-			"--not-older-than bounds that.", r.Size, text.Time(found.Time)))
+		all = append(all, fmt.Sprintf("records after the %d of this file, which may be truncated at %s, the time of the cosignatures. "+
+			"To limit that time, give --not-older-than.", r.Size, text.Time(found.Time)))
 	case v.isFile:
-		all = append(all, fmt.Sprintf("records after the %d of this file, which may be cut back to an older checkpoint. "+
+		all = append(all, fmt.Sprintf("records after the %d of this file, which may be truncated at an older checkpoint. "+
 			"Compare with GET /log/checkpoint.", r.Size))
 	}
 	return all
@@ -99,7 +99,7 @@ func (r logReport) write(w io.Writer) {
 		fmt.Fprintf(w, "signer %s\n", s)
 	}
 	for _, c := range r.Contradictions {
-		fmt.Fprintf(w, "event %s (record %d): at %s witness %s (%s) contradicted this log: %s\n",
+		fmt.Fprintf(w, "event %s (record %d): at %s, witness %s (%s) contradicted this log: %s\n",
 			c.ID, c.Index, text.Time(c.Time), c.Witness, c.Key, c.Reason)
 	}
 	if !r.AuditReport.OK() {
@@ -111,10 +111,10 @@ func (r logReport) write(w io.Writer) {
 		events = fmt.Sprintf(" and %d events", r.Events)
 	}
 	if len(r.counting) > 0 {
-		fmt.Fprintf(w, "The journal is CONTRADICTED by a witness: %d records%s, each signature good, but a witness has cosigned another history. "+
-			"docs/witness.md says what to do. A policy without that witness leaves it out.\n", r.Size-r.Events, events)
+		fmt.Fprintf(w, "The journal is CONTRADICTED by a witness: %d records%s, each with a valid signature, but a witness has cosigned another history. "+
+			"Follow docs/witness.md. A policy without that witness ignores it.\n", r.Size-r.Events, events)
 	} else {
-		fmt.Fprintf(w, "The journal is whole: %d records%s, each signature good, none changed, dropped or reordered.\n", r.Size-r.Events, events)
+		fmt.Fprintf(w, "The journal is whole: %d records%s, each with a valid signature, none changed, dropped or reordered.\n", r.Size-r.Events, events)
 	}
 	fmt.Fprintf(w, "root hash %x\n", r.Root)
 	for _, each := range r.Unchecked {

@@ -100,7 +100,7 @@ func TestNotOlderThanBoundsTheWitnessedCheckpoint(t *testing.T) {
 	for notBefore, says := range map[time.Time]string{
 		{}:                         "",
 		now.Add(-2 * time.Hour):    "",
-		now.Add(-30 * time.Minute): "get a newer one",
+		now.Add(-30 * time.Minute): "get a newer checkpoint",
 	} {
 		check := witnessCheck{policy: policyOf(t, key, w1), notBefore: notBefore}
 		if _, err := check.open(signed); says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
@@ -112,7 +112,7 @@ func TestNotOlderThanBoundsTheWitnessedCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	check := witnessCheck{policy: none, notBefore: now.Add(-2 * time.Hour)}
-	if _, err := check.open(signed); err == nil || !strings.Contains(err.Error(), "no witness says when") {
+	if _, err := check.open(signed); err == nil || !strings.Contains(err.Error(), "needs a policy with a quorum of witnesses") {
 		t.Errorf("a policy without a quorum: %v", err)
 	}
 }
@@ -140,9 +140,9 @@ func TestATruncatedExportSaysWhatWasNotChecked(t *testing.T) {
 		report appliance.AuditReport
 		says   []string
 	}{
-		"a verifier key alone":      {logVerify{isFile: true}, report, []string{"others were shown the same history", "records after the 3 of this file"}},
+		"a verifier key alone":      {logVerify{isFile: true}, report, []string{"others see the same history", "records after the 3 of this file"}},
 		"a witnessed export":        {logVerify{isFile: true, witnesses: witnessed}, report, []string{"records after the 3 of this file, which may be cut back to 2"}},
-		"the appliance":             {logVerify{}, report, []string{"others were shown the same history"}},
+		"the appliance":             {logVerify{}, report, []string{"others see the same history"}},
 		"the appliance, since":      {logVerify{earlier: "file"}, report, []string{"records after those of --since-checkpoint"}},
 		"the appliance, up to date": {logVerify{witnesses: witnessed}, report, nil},
 		"the appliance, with newer": {logVerify{witnesses: witnessed}, newer, []string{"the last 4 records: witnesses have cosigned the first 3"}},

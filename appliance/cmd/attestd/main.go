@@ -55,7 +55,7 @@ func run(ctx context.Context, t terminal, args []string) int {
 	root.SetErr(t.err)
 	err := root.ExecuteContext(ctx)
 	if told := (interruptedError{}); errors.Is(err, context.Canceled) && !errors.As(err, &told) {
-		err = interrupted(ctx, err, "nothing is left behind")
+		err = interrupted(ctx, err, "no files are left over")
 	}
 	return exitInTime(t.err, err, wantsJSON(args))
 }
@@ -80,10 +80,10 @@ func newRoot(t terminal) *cobra.Command {
 		Use:   "attestd",
 		Short: "The attestation appliance",
 		Long: `attestd signs attestations with a key that never leaves an HSM, keeps a tamper-evident
-journal of every one, and answers GraphQL reads over cross-chain transfers from a local replica.
+journal of all attestations, and answers GraphQL queries on cross-chain transfers from a local replica.
 
-New here? 'attestd dev' starts a complete throwaway appliance on this machine. On the machine that is to attest,
-'attestd setup' makes all that the service needs.`,
+To try attestd out, run 'attestd dev', which starts a complete throwaway appliance on this machine. On the machine that
+will attest, run 'attestd setup', which creates everything that the service needs.`,
 		Example: `  attestd dev
   attestd setup
   attestd serve --config /etc/attestd/attestd.yaml
@@ -97,8 +97,8 @@ New here? 'attestd dev' starts a complete throwaway appliance on this machine. O
 	}
 	root.SetVersionTemplate("attestd {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.PersistentFlags().StringVarP(&app.source.File, "config", "c", "", "configuration file (default: $ATTESTD_CONFIG, else "+config.DefaultFile+")")
-	root.PersistentFlags().StringVarP(&app.output, "output", "o", "text", "form of results: text or json")
+	root.PersistentFlags().StringVarP(&app.source.File, "config", "c", "", "configuration file (default: $ATTESTD_CONFIG, or "+config.DefaultFile+")")
+	root.PersistentFlags().StringVarP(&app.output, "output", "o", "text", "format of results: text or json")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return app.checkOutput(cmd) }
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))
 	root.AddCommand(

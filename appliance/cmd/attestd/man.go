@@ -20,7 +20,7 @@ func newMan(*app) *cobra.Command {
 		Use:   "man FOLDER",
 		Short: "Write the manual pages",
 		Long: `Write a manual page for each command (section 1) and for the configuration (attestd.yaml, section 5) into the folder.
-Their date is $SOURCE_DATE_EPOCH, if set.`,
+Their date is $SOURCE_DATE_EPOCH, if it is set.`,
 		Hidden: true,
 		Args:   oneArg("folder"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -51,7 +51,7 @@ func dateOfBuild() (time.Time, error) {
 	}
 	seconds, err := strconv.ParseInt(epoch, 10, 64)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("SOURCE_DATE_EPOCH is %q, and not a number of seconds", epoch)
+		return time.Time{}, fmt.Errorf("SOURCE_DATE_EPOCH is %q; it must be a number of seconds", epoch)
 	}
 	return time.Unix(seconds, 0).UTC(), nil
 }

@@ -20,8 +20,8 @@ import (
 )
 
 func newPolicy(a *app) *cobra.Command {
-	return group("policy", "The policy of what is attested: try it on the past",
-		"The policy says what is attested, for whom, how much and when: a file that attestation.policy names. 'attestd config check'\nchecks it, 'attestd reload' puts it into effect.",
+	return group("policy", "The attestation policy: test",
+		"The policy, the file of attestation.policy, limits attestations by address, API key, number and time.\nCheck it with 'attestd config check', and put it into effect with 'attestd reload'.",
 		newPolicyTest(a))
 }
 
@@ -29,12 +29,13 @@ func newPolicyTest(a *app) *cobra.Command {
 	var file, from string
 	cmd := &cobra.Command{
 		Use:   "test [--policy FILE] [--from TIME]",
-		Short: "Try a policy on the attestations of the past",
-		Long: `Try a policy on what is in the journal, and tell which attestations it would have refused, by which rule. Nothing changes. The
-policy is the one that is configured, with the screening list, or --policy: so a new one can be tried before it is put into effect.
+		Short: "Test a policy on the attestations in the journal",
+		Long: `Apply a policy to the attestations in the journal, and list those that it would have refused, with the rule.
+This changes nothing. The policy is the configured one, with the screening list, or the one of --policy: so
+you can test a new policy before you use it.
 
-The policy is tried as if it had been in effect since --from: what it would have refused then counts for no cap. What was attested
-before counts as it is.`,
+The policy is applied as if it had been in effect since --from: attestations that it would have refused do not
+count for caps. Earlier attestations count as they are.`,
 		Example: "  attestd policy test\n  attestd policy test --policy new.yaml --from 30d\n  attestd policy test --policy new.yaml --output json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,8 +46,8 @@ before counts as it is.`,
 			return a.tryPolicy(cmd, file, since)
 		},
 	}
-	cmd.Flags().StringVar(&file, "policy", "", "file of the policy (default: attestation.policy)")
-	cmd.Flags().StringVar(&from, "from", "", "since when: a time such as 2026-11-01T12:00:00Z, a date (its beginning, UTC), or a duration before now such as 30d or 12h (default: all)")
+	cmd.Flags().StringVar(&file, "policy", "", "policy file (default: attestation.policy)")
+	cmd.Flags().StringVar(&from, "from", "", "first time: a time such as 2026-11-01T12:00:00Z, a date (00:00 UTC), or a duration before now such as 30d or 12h (default: all)")
 	return cmd
 }
 
@@ -104,7 +105,7 @@ func policyToTry(c *config.Config, file string) (*appliance.Policy, error) {
 	}
 	p, err := daemon.ReadPolicy(c)
 	if err == nil && p == nil {
-		err = errors.New("there is no policy: name a file with --policy, or in attestation.policy")
+		err = errors.New("no policy: give a file with --policy, or set attestation.policy")
 	}
 	return p, err
 }
@@ -165,7 +166,7 @@ func writeTried(w io.Writer, t tried) {
 	}
 	fmt.Fprintln(w)
 	if n := len(t.Warnings); n > 0 {
-		fmt.Fprintf(w, "\n%d would be warned of, for a second beneficiary:\n", n)
+		fmt.Fprintf(w, "\n%d would cause a warning about a second beneficiary:\n", n)
 		list(t.Warnings)
 	}
 }

@@ -19,17 +19,17 @@ func newReload(a *app) *cobra.Command {
 	var confirmed daemon.Confirmed
 	cmd := &cobra.Command{
 		Use:   "reload",
-		Short: "Have the running daemon load its configuration again",
-		Long: `Have the running daemon load its configuration again, and wait until it has. The TLS files, the screening list, and these
-values, take effect at once, for new connections and requests:
+		Short: "Reload the configuration of the running daemon",
+		Long: `Make the running daemon reload its configuration, and wait for the result. The TLS files, the screening list
+and these values take effect at once, for new connections and requests:
 
 ` + "  " + strings.Join(config.Reloadable(), "\n  ") + `
 
-What else changed is named, and takes a restart. A configuration with a fault is refused as a whole: the old one stays,
-and the exit status is 1. SIGHUP does the same, and tells only the log.
+The output lists other changed settings, which need a restart. An invalid configuration is refused as a whole: the old one stays,
+and the exit status is 1. SIGHUP does the same, but reports only to the log.
 
-A policy or a screening list that is empty, or has fewer than half of the entries that it had, is refused, at a start, too.
---allow-empty and --allow-shorter confirm the file that is there now. While no daemon runs, the next start takes it over.`,
+A policy or a screening list that is empty, or has fewer than half of its previous entries, is refused, also at a start.
+--allow-empty and --allow-shorter confirm the current file. If no daemon runs, the next start uses it.`,
 		Example: "  attestd reload\n  attestd reload --allow-shorter\n  systemctl reload attestd",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -41,22 +41,22 @@ A policy or a screening list that is empty, or has fewer than half of the entrie
 			needRestart, err := a.reloadDaemon(cmd.Context())
 			if errors.Is(err, client.ErrNotRunning) && confirmed != (daemon.Confirmed{}) {
 				return a.print(map[string]any{"ok": true}, func(w io.Writer) {
-					fmt.Fprintln(w, "attestd does not run; its next start takes over the policy and the screening list as they are now.")
+					fmt.Fprintln(w, "attestd is not running; its next start accepts the current policy and screening list.")
 				})
 			}
 			if err != nil {
 				return fmt.Errorf("reload: %w", err)
 			}
 			return a.print(map[string]any{"ok": true, "needRestart": needRestart}, func(w io.Writer) {
-				fmt.Fprintln(w, "The configuration is loaded.")
+				fmt.Fprintln(w, "The configuration is reloaded.")
 				if len(needRestart) > 0 {
-					fmt.Fprintf(w, "These changed, and take a restart: %s\n", strings.Join(needRestart, ", "))
+					fmt.Fprintf(w, "These changed settings need a restart (systemctl restart attestd): %s\n", strings.Join(needRestart, ", "))
 				}
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&confirmed.Empty, "allow-empty", false, "take over a policy or a screening list without any rule")
-	cmd.Flags().BoolVar(&confirmed.Shorter, "allow-shorter", false, "take over one that has fewer than half of the entries that it had")
+	cmd.Flags().BoolVar(&confirmed.Empty, "allow-empty", false, "accept a policy or a screening list without entries")
+	cmd.Flags().BoolVar(&confirmed.Shorter, "allow-shorter", false, "accept one with fewer than half of its previous entries")
 	return cmd
 }
 

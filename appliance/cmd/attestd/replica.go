@@ -26,10 +26,10 @@ import (
 
 func newReplica(a *app) *cobra.Command {
 	return group("replica", "The replica that answers GraphQL: status, sync, verify, import, export, generate",
-		`The replica is the local copy of indexed transfers, packets, tokens, chains and channels that answers
-GraphQL. It is a file of its own, replica.db in data_dir, which can be deleted at any time and filled again:
-from the upstream that graphql.upstream names, which the daemon follows, or from a file of rows.
-While the daemon runs these commands go through its admin socket; while it does not, they open the file.`,
+		`The replica is the local copy of indexed transfers, packets, tokens, chains and channels that answers GraphQL
+queries. It is a separate file, replica.db in data_dir. You can delete it at any time and fill it again: from
+the upstream of graphql.upstream, which the daemon follows, or from a file of rows. While the daemon runs,
+these commands use its admin socket; otherwise they open the file.`,
 		newReplicaStatus(a), newReplicaSync(a), newReplicaVerify(a), newReplicaImport(a), newReplicaExport(a), newReplicaGenerate(a))
 }
 
@@ -116,7 +116,7 @@ func (f offlineReplica) VerifyReplica(ctx context.Context, sample int, progress 
 // upstream opens the configured upstream of the replica.
 func (f offlineReplica) upstream() (*upstream.Client, error) {
 	if f.config.GraphQL.Upstream == "" {
-		return nil, errors.New("there is no upstream: graphql.upstream is not set")
+		return nil, errors.New("no upstream: set graphql.upstream")
 	}
 	return daemon.OpenUpstream(f.config, version(), nil)
 }
@@ -131,10 +131,10 @@ func (f offlineReplica) Close() error { return f.replica.Close() }
 func newReplicaStatus(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show what the replica holds, how fresh it is and how far it has followed its upstream",
-		Long: `Show what the replica holds, its size and its freshness. With an upstream also: how far the follower is, by how much
-the replica may be out of date, the latest failure, how many packets are still under way, and how many rows are kept
-apart because they contradict themselves ('attestd replica verify' lists them).`,
+		Short: "Show the replica's contents, its age and the progress of the follower",
+		Long: `Show the contents of the replica, its size and its age. With an upstream also: the progress of the follower,
+the lag of the replica, the last failure, the number of packets in transit, and the number of quarantined
+rows, which contradict themselves ('attestd replica verify' lists them).`,
 		Example: "  attestd replica status\n  attestd replica status --output json | jq .follower.lagSeconds",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -173,11 +173,11 @@ func newReplicaImport(a *app) *cobra.Command {
 	var o dataset.ImportOptions
 	cmd := &cobra.Command{
 		Use:   "import FILE|-",
-		Short: "Fill the replica from NDJSON, zstd when named .zst",
-		Long: `Fill the replica from a file of rows, one JSON object a line, zstd-compressed when it is named .zst. Rows
-that are there already are updated, or left alone where they are the same: importing a file twice changes
-nothing. An import that was interrupted goes on where it was. A bad line stops it and is named, unless
---keep-going skips it. docs/replica.md describes the rows.`,
+		Short: "Fill the replica from NDJSON, or from zstd if the name ends with .zst",
+		Long: `Fill the replica from a file of rows, one JSON object per line, compressed with zstd if its name ends with
+.zst. Existing rows are updated, so importing a file twice changes nothing. An interrupted import continues at
+its last position. A bad line stops the import and is shown, unless --keep-going skips it. docs/replica.md
+describes the rows.`,
 		Example: `  attestd replica import transfers.ndjson.zst
   zcat dump.ndjson.gz | attestd replica import - --keep-going`,
 		Args: oneArg("FILE (or - for standard input)"),
@@ -186,7 +186,7 @@ nothing. An import that was interrupted goes on where it was. A bad line stops i
 		},
 	}
 	cmd.Flags().BoolVar(&o.KeepGoing, "keep-going", false, "skip bad lines instead of stopping at the first")
-	cmd.Flags().BoolVar(&o.Restart, "restart", false, "begin at the first line, even if an import of this file was interrupted")
+	cmd.Flags().BoolVar(&o.Restart, "restart", false, "start at the first line, even if an import of this file was interrupted")
 	return cmd
 }
 
@@ -210,17 +210,17 @@ func (a *app) importRows(ctx context.Context, to replicaBackend, file string, o 
 	end()
 	if err != nil {
 		if ctx.Err() == nil && done.Rows > 0 {
-			a.say("%d rows were written before that; the same command goes on there.", done.Rows)
+			a.say("%d rows were written before the failure; run the same command again to continue.", done.Rows)
 		}
-		return interrupted(ctx, err, "%d rows are in the replica; the same command goes on there", done.Rows)
+		return interrupted(ctx, err, "%d rows are in the replica; run the same command again to continue", done.Rows)
 	}
 	return a.print(struct {
 		dataset.Imported
 		Seconds float64 `json:"seconds"`
 	}{done, done.Elapsed.Seconds()}, func(w io.Writer) {
-		fmt.Fprintf(w, "%d rows in %s, %.0f a second: %d new, %d changed, %d as they were", done.Rows, done.Elapsed.Round(time.Millisecond), done.Rate, done.Inserted, done.Updated, done.Unchanged)
+		fmt.Fprintf(w, "%d rows in %s, %.0f per second: %d new, %d changed, %d unchanged", done.Rows, done.Elapsed.Round(time.Millisecond), done.Rate, done.Inserted, done.Updated, done.Unchanged)
 		if done.Resumed > 0 {
-			fmt.Fprintf(w, "; went on behind line %d", done.Resumed)
+			fmt.Fprintf(w, "; continued after line %d", done.Resumed)
 		}
 		if done.Bad > 0 {
 			fmt.Fprintf(w, "; %d bad lines skipped", done.Bad)
@@ -232,9 +232,9 @@ func (a *app) importRows(ctx context.Context, to replicaBackend, file string, o 
 func newReplicaExport(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export FILE|-",
-		Short: "Write the replica as NDJSON, zstd when named .zst",
-		Long: `Write all rows, as they are at one moment, one JSON object a line; zstd-compressed when the file is named
-.zst. The file is complete or not there at all. The same rows give the same bytes.`,
+		Short: "Write the replica as NDJSON, or as zstd if the name ends with .zst",
+		Long: `Write all rows, as of one moment, one JSON object per line, compressed with zstd if the name ends with .zst.
+The file appears only when it is complete. The same rows give the same bytes.`,
 		Example: "  attestd replica export replica.ndjson.zst\n  attestd replica export - | jq -c 'select(.kind==\"chain\")'",
 		Args:    oneArg("FILE (or - for standard output)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -287,7 +287,7 @@ func (a *app) writeRows(ctx context.Context, name, unit string, write func(w io.
 	if err == nil && name != dataset.Stdio {
 		a.say("%d rows written to %s.", count, name)
 	}
-	return interrupted(ctx, err, "%s is not written", name)
+	return interrupted(ctx, err, "%s was not written", name)
 }
 
 func newReplicaGenerate(a *app) *cobra.Command {
@@ -296,10 +296,10 @@ func newReplicaGenerate(a *app) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "generate",
-		Short: "Make up realistic data, into the replica or a file",
-		Long: `Make up realistic data: chains, tokens, channels, packets with real ZKGM bytes and hashes in every stage, and
-their transfers. It goes into the replica, or with --file into a file that 'attestd replica import' reads.
-The same seed, number and day give the same data.`,
+		Short: "Generate realistic data, into the replica or a file",
+		Long: `Generate realistic data: chains, tokens, channels, packets in every stage with real ZKGM bytes and hashes, and
+their transfers. The data goes into the replica, or with --file into a file for 'attestd replica import'. The
+same seed, number and day give the same data.`,
 		Example: "  attestd replica generate --transfers 100000\n  attestd replica generate --transfers 1000000 --seed 7 --file million.ndjson.zst",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -316,9 +316,9 @@ The same seed, number and day give the same data.`,
 			return a.withReplica(cmd, func(to replicaBackend) error { return a.generate(cmd.Context(), to, o) })
 		},
 	}
-	cmd.Flags().IntVar(&transfers, "transfers", 10_000, "how many transfers")
+	cmd.Flags().IntVar(&transfers, "transfers", 10_000, "number of transfers")
 	cmd.Flags().Uint64Var(&seed, "seed", 1, "which data")
-	cmd.Flags().StringVarP(&output, "file", "f", "", "write NDJSON there instead, zstd when named .zst; - for standard output")
+	cmd.Flags().StringVarP(&output, "file", "f", "", "write NDJSON to this file instead, or zstd if it ends with .zst; - for standard output")
 	return cmd
 }
 
@@ -349,10 +349,10 @@ func (a *app) generate(ctx context.Context, to replicaBackend, o dataset.Generat
 	}
 	if err != nil {
 		rows := written.Inserted + written.Updated + written.Unchanged
-		return interrupted(ctx, err, "%d rows are in the replica; the same command goes on", rows)
+		return interrupted(ctx, err, "%d rows are in the replica; run the same command again to continue", rows)
 	}
 	return a.print(written, func(w io.Writer) {
-		fmt.Fprintf(w, "%d transfers and what belongs to them, made up in %s: %d rows new, %d changed, %d as they were.\n",
+		fmt.Fprintf(w, "%d transfers with their chains, tokens and packets, generated in %s: %d rows new, %d changed, %d unchanged.\n",
 			o.Transfers, time.Since(start).Round(time.Millisecond), written.Inserted, written.Updated, written.Unchanged)
 	})
 }

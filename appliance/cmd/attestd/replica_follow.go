@@ -25,7 +25,7 @@ func newReplicaSync(a *app) *cobra.Command {
 	var address string
 	cmd := &cobra.Command{
 		Use:   "sync",
-		Short: "Bring the replica in step with its upstream, once",
+		Short: "Synchronize the replica with its upstream, once",
 		Long: fmt.Sprintf(`Bring the replica in step with its upstream: read what it has and the replica has not, the newest first, and end when
 all is here. The upstream is graphql.upstream, or what --upstream names: another than the configured one is sent none of
 graphql.upstream_headers.
@@ -51,7 +51,7 @@ is in step.`, syncGiveUp),
 			return errors.Join(a.sync(cmd, backend, address), backend.Close())
 		},
 	}
-	cmd.Flags().StringVar(&address, "upstream", "", "address of the GraphQL endpoint to read; goes over graphql.upstream")
+	cmd.Flags().StringVar(&address, "upstream", "", "address of the GraphQL endpoint to read; overrides graphql.upstream")
 	return cmd
 }
 
@@ -76,11 +76,11 @@ func (a *app) sync(cmd *cobra.Command, backend replicaBackend, address string) e
 	file, isFile := backend.(offlineReplica)
 	switch {
 	case !isFile && address != "":
-		return usagef(cmd, "--upstream is for a file: the daemon runs, and follows graphql.upstream")
+		return usagef(cmd, "the daemon is running and follows graphql.upstream: omit --upstream, or stop attestd first")
 	case !isFile:
 		return a.syncDaemon(cmd.Context(), backend.(*client.Admin))
 	case file.config.GraphQL.Upstream == "":
-		return errors.New("there is nothing to follow: set graphql.upstream, or give --upstream URL")
+		return errors.New("no upstream: set graphql.upstream, or give --upstream URL")
 	}
 	return a.syncFile(cmd.Context(), file)
 }
@@ -100,9 +100,9 @@ func (a *app) syncFile(ctx context.Context, file offlineReplica) error {
 	status := f.Status()
 	if err != nil {
 		if ctx.Err() == nil {
-			a.say("%d rows are written; the same command goes on there.", status.Written)
+			a.say("%d rows are written; run the same command again to continue.", status.Written)
 		}
-		return interrupted(ctx, err, "%d rows are written; the same command goes on there", status.Written)
+		return interrupted(ctx, err, "%d rows are written; run the same command again to continue", status.Written)
 	}
 	return a.printSynced(status, time.Since(began))
 }
@@ -143,7 +143,7 @@ func (a *app) syncProgress() (show func(follower.Status), end func()) {
 			update(int64(all.Here), int64(max(all.Here, all.Upstream)))
 		}
 		if s.Failing && !failing {
-			a.say("%s; it is asked again.", text.OneLine(s.LastError))
+			a.say("%s; retrying.", text.OneLine(s.LastError))
 		}
 		failing = s.Failing
 	}, end
@@ -160,7 +160,7 @@ func (a *app) syncDaemon(ctx context.Context, daemon *client.Admin) error {
 	status, err := waitInStep(ctx, daemon, *before.Follower, began, show)
 	end()
 	if err != nil {
-		return interrupted(ctx, err, "the daemon goes on by itself: attestd replica status")
+		return interrupted(ctx, err, "the daemon continues; see: attestd replica status")
 	}
 	status.Written -= before.Follower.Written
 	return a.printSynced(status, time.Since(began))
@@ -176,7 +176,7 @@ func waitInStep(ctx context.Context, daemon *client.Admin, s follower.Status, be
 			working = time.Now()
 		}
 		if time.Since(working) > syncGiveUp {
-			return s, fmt.Errorf("the daemon, which goes on trying, has had no answer of the upstream for %s: %s", syncGiveUp, text.OneLine(s.LastError))
+			return s, fmt.Errorf("the upstream has not answered for %s; the daemon keeps retrying. Check graphql.upstream and the network: %s", syncGiveUp, text.OneLine(s.LastError))
 		}
 		select {
 		case <-ctx.Done():
@@ -188,7 +188,7 @@ func waitInStep(ctx context.Context, daemon *client.Admin, s follower.Status, be
 			return s, err
 		}
 		if status.Follower == nil {
-			return s, errors.New("the daemon was restarted, and follows no upstream any more")
+			return s, errors.New("the daemon was restarted without graphql.upstream, and no longer follows it")
 		}
 		s = *status.Follower
 	}
@@ -205,13 +205,13 @@ type synced struct {
 func (a *app) printSynced(s follower.Status, took time.Duration) error {
 	result := synced{s, took.Seconds(), float64(s.Written) / took.Seconds()}
 	return a.print(result, func(w io.Writer) {
-		fmt.Fprintf(w, "In step with %s: %d packets and %d transfers are here. %d rows written in %s, %.0f a second.\n", s.Upstream,
+		fmt.Fprintf(w, "Synchronized with %s: %d packets and %d transfers. %d rows written in %s, %.0f per second.\n", s.Upstream,
 			s.Rows[index.PacketType.Name].Here, s.Rows[index.TransferType.Name].Here, s.Written, took.Round(time.Millisecond), result.PerSecond)
 		if len(s.Missing) > 0 {
-			fmt.Fprintf(w, "Null here, since the upstream's schema lacks them: %s.\n", text.OneLine(strings.Join(s.Missing, ", ")))
+			fmt.Fprintf(w, "These fields are null, because the upstream's schema lacks them: %s.\n", text.OneLine(strings.Join(s.Missing, ", ")))
 		}
 		if s.Unverified > 0 {
-			fmt.Fprintf(w, "%d rows contradict what can be checked of them and are kept apart: attestd replica verify lists them.\n", s.Unverified)
+			fmt.Fprintf(w, "%d rows fail verification and are quarantined. To list them: attestd replica verify\n", s.Unverified)
 		}
 	})
 }
@@ -219,7 +219,7 @@ func (a *app) printSynced(s follower.Status, took time.Duration) error {
 // followerFields are the fields of a follower in 'attestd replica status'.
 func followerFields(s follower.Status, running bool) [][2]string {
 	if !running {
-		return [][2]string{{"upstream", s.Upstream}, {"follower", "not running, as the daemon is not"}, {"in step", text.Age(s.InStep)}}
+		return [][2]string{{"upstream", s.Upstream}, {"follower", "not running, because the daemon is not running"}, {"in step", text.Age(s.InStep)}}
 	}
 	readBack := [2]string{"backfilled", text.Age(s.Backfilled)}
 	if s.Backfilled.IsZero() {
@@ -252,12 +252,12 @@ func newReplicaVerify(a *app) *cobra.Command {
 	var sample int
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Compare the replica with its upstream, and list what does not agree",
-		Long: `Compare the replica with graphql.upstream: all counts, chains, tokens, channels, clients and connections whole, and
-packets and transfers at random places. List what differs, and the rows that contradict what can be checked of them,
-which are kept apart. Exit status 1 when anything is wrong.
+		Short: "Compare the replica with its upstream, and list differences",
+		Long: `Compare the replica with graphql.upstream: all counts; all chains, tokens, channels, clients and connections;
+and random packets and transfers. List the differences, and the quarantined rows, which fail verification.
+Exit status 1 if there is a fault.
 
-Packets under way that the upstream has moved on a moment ago are counted as behind; that is not wrong.`,
+Packets in transit that the upstream has just updated count as behind; that is not a fault.`,
 		Example: `  attestd replica verify
   attestd replica verify --sample 100000
   attestd replica verify --output json | jq '.unverified[]'`,
@@ -269,7 +269,7 @@ Packets under way that the upstream has moved on a moment ago are counted as beh
 			return a.withReplica(cmd, func(o replicaBackend) error { return a.verifyReplica(cmd.Context(), o, sample) })
 		},
 	}
-	cmd.Flags().IntVar(&sample, "sample", follower.DefaultSample, "how many packets and how many transfers to compare")
+	cmd.Flags().IntVar(&sample, "sample", follower.DefaultSample, "number of packets, and of transfers, to compare")
 	return cmd
 }
 
@@ -278,7 +278,7 @@ func (a *app) verifyReplica(ctx context.Context, backend replicaBackend, sample 
 	report, err := backend.VerifyReplica(ctx, sample, update)
 	end()
 	if err != nil {
-		return interrupted(ctx, err, "nothing was found out, and nothing changed")
+		return interrupted(ctx, err, "there is no result, and nothing was changed")
 	}
 	err = a.print(struct {
 		OK bool `json:"ok"`
@@ -324,22 +324,22 @@ func writeReport(w io.Writer, r follower.Report) {
 func verdict(r follower.Report) (lines []string) {
 	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	if r.OK() {
-		say("The replica is as its upstream.")
+		say("The replica equals its upstream.")
 	}
 	if r.Differing > 0 {
-		say("%d rows are not as the upstream has them. Rows that came meanwhile are no fault: run 'attestd replica sync', and verify again. If they stay, rebuild the replica: stop attestd, delete replica.db, start attestd.", r.Differing)
+		say("%d rows differ from the upstream. Rows that changed during the comparison are no fault: run 'attestd replica sync', and verify again. If the differences stay, rebuild the replica: stop attestd, delete replica.db, start attestd.", r.Differing)
 	}
 	if r.Doubtful > 0 {
-		say("%d rows contradict what can be checked of them. The upstream is wrong, or lies: ask who runs it. They are kept apart until it corrects them, and served only with graphql.serve_unverified.", r.Doubtful)
+		say("%d rows fail verification. The upstream is faulty or dishonest: ask its operator. The rows are quarantined until the upstream corrects them, and served only with graphql.serve_unverified.", r.Doubtful)
 	}
 	if !r.CountsAgree {
-		say("The upstream has another number of rows. The replica is behind, or the upstream has removed some: run 'attestd replica sync', and verify again.")
+		say("The upstream has a different number of rows. The replica is behind, or the upstream has removed rows: run 'attestd replica sync', and verify again.")
 	}
 	if r.Behind > 0 {
-		say("%d rows of packets under way are behind; they are looked up again by themselves.", r.Behind)
+		say("%d rows of packets in transit are behind; the follower updates them automatically.", r.Behind)
 	}
 	if len(r.Missing) > 0 {
-		say("The upstream's schema lacks %s: they are null here.", text.OneLine(strings.Join(r.Missing, ", ")))
+		say("The upstream's schema lacks %s: these fields are null.", text.OneLine(strings.Join(r.Missing, ", ")))
 	}
 	return lines
 }

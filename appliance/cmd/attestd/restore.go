@@ -25,30 +25,31 @@ func newRestore(a *app) *cobra.Command {
 	r := restore{app: a}
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Put a backup's API keys and journal in place",
-		Long: `Put the API keys and journal of a backup in place, while the daemon is stopped. The backup is audited first.
-Where there are keys or a journal already, nothing is done without --force, which moves them aside in data_dir
-and never removes them.
+		Short: "Restore API keys and journal from a backup",
+		Long: `Restore the API keys and the journal of a backup, while the daemon is stopped. The backup is audited first. If
+there are keys or a journal already, the command does nothing without --force, which moves them aside in
+data_dir and never removes them.
 
-A journal with records that the backup does not hold is newer than the backup, or another one: restoring would take
-attestations out of the journal that were answered to clients. That is refused unless --discard-newer says so.
+If the present journal has records that the backup lacks, it is newer than the backup, or a different one:
+restoring would remove issued attestations from the journal. This is refused unless you give --discard-newer.
 
-With store.url, the backup is copied into that database, which must be empty: its owner makes one, and then 'attestd store
-init'. A backup of a file restores into a database, and the other way round.
+With store.url, the backup is copied into that database, which must be empty: its owner creates one, then runs
+'attestd store init'. A file's backup can be restored into a database, and a database's backup into a file.
 
-Unless it is proven that the backup holds all that was published, by the high-water mark in data_dir or by --published,
-the journal goes on as another log, with a name and a key of its own, whose first leaf says from which: nothing signs a
-second history under the old name. The old log's key stays in data_dir as a retired one.
+The journal continues as a new log, with a new name and key, unless the high-water mark in data_dir, or
+--published, proves that the backup has all published records. The new log's first leaf names the old log, so
+the old name never stands for two histories. The old log key stays in data_dir as a retired key.
 
-The log key is the one in data_dir, if the backup is of its log. Else the backup's is decrypted by --identity, the file of
-age-keygen to whose recipient it was encrypted, or by --passphrase-file. A backup without the log key goes on as another
-log, with a new log key; so does any with --new-log-key, such as where the identity is lost.`,
+The log key in data_dir is used if the backup belongs to its log. Otherwise the backup's log key is decrypted
+with --identity, the age-keygen file of the recipient, or with --passphrase-file. A backup without the log key
+continues as a new log with a new log key; so does any backup with --new-log-key, for example if the identity
+is lost.`,
 		Example: "  systemctl stop attestd\n  attestd restore /var/backups/attestd/attestd-20261101T023000Z.tar.zst\n  systemctl start attestd\n" +
 			"  attestd restore moved.tar.zst --published newest.checkpoint --identity backup-identity.txt",
 		Args: oneArg("backup file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if r.discardNewer && !r.force {
-				return usagef(cmd, "--discard-newer goes with --force")
+				return usagef(cmd, "--discard-newer needs --force")
 			}
 			if r.identity != "" && r.passphraseFile != "" {
 				return usagef(cmd, "give --identity or --passphrase-file, not both")
@@ -56,12 +57,12 @@ log, with a new log key; so does any with --new-log-key, such as where the ident
 			return r.run(cmd.Context(), args[0])
 		},
 	}
-	cmd.Flags().BoolVar(&r.force, "force", false, "move what is in place aside")
-	cmd.Flags().BoolVar(&r.discardNewer, "discard-newer", false, "with --force: also where what is in place has records that the backup lacks")
-	cmd.Flags().StringVar(&r.published, "published", "", "a file with the newest checkpoint that was published, where data_dir has no high-water mark: a log whose backup holds all of it stays what it is")
-	cmd.Flags().StringVar(&r.identity, "identity", "", "identity file of age-keygen that decrypts the backup's log key")
-	cmd.Flags().StringVar(&r.passphraseFile, "passphrase-file", "", "file with the passphrase that decrypts the backup's log key; - for standard input (default: backup.passphrase_file)")
-	cmd.Flags().BoolVar(&r.newLogKey, "new-log-key", false, "do without the log key: the journal goes on as another log, with a new one")
+	cmd.Flags().BoolVar(&r.force, "force", false, "move the existing files aside")
+	cmd.Flags().BoolVar(&r.discardNewer, "discard-newer", false, "with --force: also if the existing journal has records that the backup lacks")
+	cmd.Flags().StringVar(&r.published, "published", "", "file with the newest published checkpoint, if data_dir has no high-water mark; if the backup has all of its records, the log continues under its name")
+	cmd.Flags().StringVar(&r.identity, "identity", "", "identity file of age-keygen to decrypt the backup's log key")
+	cmd.Flags().StringVar(&r.passphraseFile, "passphrase-file", "", "file with the passphrase to decrypt the backup's log key; - for standard input (default: backup.passphrase_file)")
+	cmd.Flags().BoolVar(&r.newLogKey, "new-log-key", false, "continue as a new log with a new log key")
 	return cmd
 }
 
@@ -111,27 +112,27 @@ func (r restore) run(ctx context.Context, name string) error {
 		done, err = archive.Restore(ctx, f, c.DataDir, options)
 	}
 	if err != nil {
-		return interrupted(ctx, r.explain(name, err), "nothing was restored, and what is in place is as it was")
+		return interrupted(ctx, r.explain(name, err), "nothing was restored, and the existing files are unchanged")
 	}
 	if err := recordRestored(ctx, c, done); err != nil {
-		r.say("It is restored, but the journal could not be told: %s", err)
+		r.say("The backup is restored, but the journal cannot record the event: %s", err)
 	}
 	if done.Lost != "" {
-		r.say("%s; they stay in what is moved aside.", done.Lost)
+		r.say("%s; they remain in the files moved aside.", done.Lost)
 	}
 	return r.print(struct {
 		OK bool `json:"ok"`
 		archive.Restored
 	}{true, done}, func(w io.Writer) {
-		fmt.Fprintf(w, "%d records as of %s are in place, each signature good.\n", done.Records, text.Time(done.Time))
+		fmt.Fprintf(w, "%d records as of %s are restored, each with a valid signature.\n", done.Records, text.Time(done.Time))
 		for _, path := range done.MovedAside {
-			fmt.Fprintf(w, "What was there is now %s.\n", path)
+			fmt.Fprintf(w, "The old files are now %s.\n", path)
 		}
 		if l := done.Log; l != nil {
-			fmt.Fprintf(w, "The log goes on as another one, for %s:\n", l.Why)
+			fmt.Fprintf(w, "The journal continues as a new log, because %s:\n", l.Why)
 			printLog(w, l.Origin, l.VerifierKey)
 		}
-		fmt.Fprintln(w, "What happened after that time is not in it: attestations that were answered, and API keys that were revoked.")
+		fmt.Fprintln(w, "The backup lacks everything after that time, such as issued attestations and revocations of API keys.")
 	})
 }
 
@@ -172,16 +173,16 @@ func (r restore) explain(name string, err error) error {
 	inPlace, ok := errors.AsType[*archive.InPlaceError](err)
 	switch {
 	case errors.Is(err, archive.ErrSealed):
-		return fmt.Errorf("restore %s: %w: give --identity FILE or --passphrase-file FILE; or --new-log-key, with which the journal goes on as another log", name, err)
+		return fmt.Errorf("restore %s: %w: give --identity FILE or --passphrase-file FILE; or --new-log-key, to continue as a new log", name, err)
 	case !ok:
 		return fmt.Errorf("restore %s: %w", name, err)
 	case !r.force && inPlace.Lost == "":
-		return fmt.Errorf("restore: %w; --force moves it aside", err)
+		return fmt.Errorf("restore: %w; to move it aside, give --force", err)
 	case !r.force:
-		return fmt.Errorf("restore: %w; --force --discard-newer moves it aside all the same", err)
+		return fmt.Errorf("restore: %w; to move it aside nevertheless, give --force --discard-newer", err)
 	}
-	return fmt.Errorf("restore: %s. With the backup in place, attestations that were answered to clients would be in no journal, and "+
-		"a client's repeated request would be signed again; --discard-newer says that this is meant", inPlace.Lost)
+	return fmt.Errorf("restore: %s. After the restore, no journal would have these issued attestations, and "+
+		"a client's repeated request would be signed again; if this is intended, give --discard-newer", inPlace.Lost)
 }
 
 // refuseWhileRunning returns an error unless the admin socket shows that no daemon runs.
@@ -193,7 +194,7 @@ func refuseWhileRunning(ctx context.Context, c *config.Config, what string) erro
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%s: it is not known whether attestd runs: %w", what, err)
+		return fmt.Errorf("%s: cannot tell whether attestd is running: %w", what, err)
 	}
 	return fmt.Errorf("%s: attestd is running; stop it first: systemctl stop attestd", what)
 }

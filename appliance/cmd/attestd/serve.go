@@ -19,11 +19,12 @@ func newServe(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the daemon",
-		Long: `Run the daemon in the foreground until SIGTERM or SIGINT; then finish what was accepted, and exit 0.
-Exit status 3 says that the token refused the PIN: it is never tried a second time, since tokens lock.
+		Long: `Run the daemon in the foreground until SIGTERM or SIGINT; then complete the accepted requests, and exit with
+status 0. Exit status 3 means that the token refused the PIN. attestd never tries a refused PIN again, because
+tokens lock.
 
-SIGHUP loads the configuration again, as 'attestd reload' does. Sockets that systemd hands over (attestd.socket) serve the
-API instead of server.listen.`,
+SIGHUP reloads the configuration, like 'attestd reload'. If systemd passes sockets (attestd.socket), they
+serve the API instead of server.listen.`,
 		Example: "  attestd serve --config /etc/attestd/attestd.yaml",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -58,14 +59,14 @@ API instead of server.listen.`,
 				}
 			}
 			log := newLogWriter(stderr, func(w io.Writer, n uint64) {
-				logger(w).Warn(fmt.Sprintf("%d log lines were dropped: they were not read in time", n))
+				logger(w).Warn(fmt.Sprintf("%d log lines were dropped: the reader of the log was too slow", n))
 			})
 			defer log.flush(flushLimit)
 			o.AccessLog, o.LogDropped = logger(log.later()), log.linesDropped
 			return daemon.Serve(cmd.Context(), c, logger(log), o)
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", "", "address and port of the API; goes over server.listen")
+	cmd.Flags().StringVar(&listen, "listen", "", "address and port of the API; overrides server.listen")
 	return cmd
 }
 

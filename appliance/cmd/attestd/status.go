@@ -24,13 +24,13 @@ func newStatus(a *app) *cobra.Command {
 	watch := false
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show at a glance whether it signs, and how its parts are",
-		Long: `Show whether attestations are signed, in the first line, and then how HSM, journal, replica and machine are. The exit status is 0 while
-it signs, and 1 while it does not; the output then says what to type next. It asks the daemon; while none runs, it says so, and what the
-files tell.
+		Short: "Show whether the appliance signs, and the state of its parts",
+		Long: `Show in the first line whether the appliance signs, and below the state of the HSM, the journal, the replica
+and the machine. The exit status is 0 if it signs, and 1 if not; the output then shows the command to run
+next. The command asks the daemon; if no daemon runs, it says so and shows the state of the files.
 
---watch looks every second until q or Ctrl-C: on a terminal it draws anew in place, elsewhere it writes a line each time, which is a JSON
-object with --output json.`,
+--watch updates every second until q or Ctrl-C. On a terminal it redraws the screen; otherwise it writes one
+line per update, or one JSON object with --output json.`,
 		Example: "  attestd status\n  attestd status --watch\n  attestd status --output json | jq .signing",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -48,7 +48,7 @@ object with --output json.`,
 				return fmt.Errorf("status: %w", err)
 			}
 			if unset := daemon.RequireSetup(&a.source, c); g.files != nil && unset != nil {
-				g.files.Signing.Why, g.files.Signing.Remedy = "nothing is set up on this machine", "attestd setup"
+				g.files.Signing.Why, g.files.Signing.Remedy = "attestd is not set up on this machine", "attestd setup"
 			}
 			err = a.print(g.document(), func(w io.Writer) { g.write(w, time.Now()) })
 			if err == nil && g.signing().State != wire.SigningReady {
@@ -57,7 +57,7 @@ object with --output json.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on looking, every second")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "update every second")
 	return cmd
 }
 

@@ -20,9 +20,9 @@ const statusWidth = 80
 func (g glance) write(w io.Writer, now time.Time) {
 	signing := g.signing()
 	if signing.State == wire.SigningReady {
-		fmt.Fprintf(w, "It signs, as %s.\n\n", g.status.SignerAddress)
+		fmt.Fprintf(w, "Signing: operational, as %s\n\n", g.status.SignerAddress)
 	} else {
-		paragraph(w, fmt.Sprintf("It does not sign: %s", text.OneLine(signing.Why)))
+		paragraph(w, fmt.Sprintf("Signing: unavailable: %s", text.OneLine(signing.Why)))
 		fmt.Fprintf(w, "Next: %s\n\n", signing.Remedy)
 	}
 	if g.status == nil {
@@ -87,11 +87,11 @@ func journalRow(j wire.JournalStatus, now time.Time) string {
 func auditRow(a *wire.Audit, now time.Time) string {
 	switch {
 	case a == nil:
-		return "none since the start: attestd log verify"
+		return "none since the start; run: attestd log verify"
 	case a.Damages > 0:
-		return fmt.Sprintf("%d DAMAGES in %d records, %s: attestd log verify", a.Damages, a.Records, since(a.Time, now))
+		return fmt.Sprintf("%d FAULTS in %d records, %s; run: attestd log verify", a.Damages, a.Records, since(a.Time, now))
 	}
-	return fmt.Sprintf("%d records are whole, %s", a.Records, since(a.Time, now))
+	return fmt.Sprintf("%d records verified, %s", a.Records, since(a.Time, now))
 }
 
 // readsRow fits one line: it cuts a long upstream address.
@@ -102,7 +102,7 @@ func readsRow(r wire.ReadsStatus) string {
 	case r.Replica == nil:
 		return r.Source
 	case r.Replica.Follower == nil:
-		return "replica, which follows nothing"
+		return "replica, without an upstream"
 	}
 	f := *r.Replica.Follower
 	return fmt.Sprintf("replica: %s; lag %s", text.Follower(f), text.Lag(f))
@@ -115,7 +115,7 @@ func machineRows(m *wire.Machine) (rows [][2]string) {
 	if d := m.Disk; d != nil {
 		rows = append(rows, [2]string{"disk", fmt.Sprintf("%s free of %s", config.RoundedSize(d.Free), config.RoundedSize(d.Total))})
 	}
-	clock := "whether it is synchronised is not known"
+	clock := "synchronization unknown"
 	switch known := m.Clock.Synchronised; {
 	case known != nil && *known:
 		clock = "synchronised"
@@ -128,7 +128,7 @@ func machineRows(m *wire.Machine) (rows [][2]string) {
 		if c.Days < 0 {
 			left = "has ended"
 		}
-		rows = append(rows, [2]string{"certificate", fmt.Sprintf("%s, ends %s", left, text.Time(c.Ends))})
+		rows = append(rows, [2]string{"certificate", fmt.Sprintf("%s, expires %s", left, text.Time(c.Ends))})
 	}
 	return rows
 }
@@ -136,7 +136,7 @@ func machineRows(m *wire.Machine) (rows [][2]string) {
 // rows are the fields that the files show.
 func (f filesGlance) rows() (rows [][2]string) {
 	if j := f.Journal; j != nil {
-		rows = append(rows, [2]string{"journal", fmt.Sprintf("%d records were published", j.Records)}, [2]string{"root", j.RootHash})
+		rows = append(rows, [2]string{"journal", fmt.Sprintf("%d records published", j.Records)}, [2]string{"root", j.RootHash})
 	}
 	if f.Stopped != "" {
 		rows = append(rows, [2]string{"stop", short(f.Stopped, 68)})
@@ -148,9 +148,9 @@ func (f filesGlance) rows() (rows [][2]string) {
 func (g glance) line(now time.Time) string {
 	at, signing := text.Time(now), g.signing()
 	if signing.State != wire.SigningReady {
-		return fmt.Sprintf("%s  does not sign: %s", at, text.OneLine(signing.Why))
+		return fmt.Sprintf("%s  not signing: %s", at, text.OneLine(signing.Why))
 	}
-	line := fmt.Sprintf("%s  signs  %d records", at, g.status.Journal.Records)
+	line := fmt.Sprintf("%s  signing  %d records", at, g.status.Journal.Records)
 	if u := g.status.HSM; u != nil {
 		line += fmt.Sprintf("  %d of %d sessions", u.SessionsInUse, u.MostSessions)
 	}

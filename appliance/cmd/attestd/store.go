@@ -19,12 +19,13 @@ import (
 )
 
 func newStore(a *app) *cobra.Command {
-	return group("store", "Where API keys and journal are: init, migrate, copy, status",
-		`API keys and journal are in the file attestd.db in data_dir, or in a PostgreSQL that several appliances share (store.url).
-These commands prepare such a database, and move an appliance into it and back.
+	return group("store", "The store of API keys and journal: init, migrate, copy, status",
+		`API keys and journal are in the file attestd.db in data_dir, or in a PostgreSQL database that several
+appliances share (store.url). These commands prepare such a database, and move an appliance into it and back.
 
-A database is named by libpq's URL, as in postgres://attestd@db.example.com/attestd. Passwords do not belong on a command line,
-where everybody on the machine reads them: put them into a passfile (PGPASSFILE, ~/.pgpass) or into PGPASSWORD.`,
+A database is given as a URL of libpq, such as postgres://attestd@db.example.com/attestd. Do not put passwords
+on a command line, where every user of the machine can read them: use a passfile (PGPASSFILE, ~/.pgpass) or
+PGPASSWORD.`,
 		newStoreInit(a), newStoreMigrate(a), newStoreCopy(a), newStoreStatus(a))
 }
 
@@ -32,11 +33,11 @@ where everybody on the machine reads them: put them into a passfile (PGPASSFILE,
 func databaseFlag(cmd *cobra.Command, flag, url string) error {
 	switch u := config.DatabaseURL(url); {
 	case url == "":
-		return usagef(cmd, "%s is required: the URL of the database, as its owner has it", flag)
+		return usagef(cmd, "%s is required: the URL of the database for the tables' owner", flag)
 	case !config.IsDatabaseURL(url):
 		return usagef(cmd, "%s must be a URL such as postgres://owner@db.example.com/attestd", flag)
 	case u.HasPassword():
-		return usagef(cmd, "%s: everybody on this machine reads the password of a command line: put it into a passfile (PGPASSFILE, ~/.pgpass) or PGPASSWORD, and give %s", flag, u.WithoutPassword())
+		return usagef(cmd, "%s: every user of this machine can read a password on a command line: put it into a passfile (PGPASSFILE, ~/.pgpass) or PGPASSWORD, and give %s", flag, u.WithoutPassword())
 	}
 	if err := postgres.Check(url); err != nil {
 		return usagef(cmd, "%s: %w", flag, err)
@@ -48,12 +49,12 @@ func newStoreInit(a *app) *cobra.Command {
 	var url, role, passwordFile string
 	cmd := &cobra.Command{
 		Use:   "init --url URL",
-		Short: "Make the tables in a database, and a role for the daemons",
-		Long: `Make attestd's tables in a database that is there, and a role for the daemons which may use them and change none of them.
-The URL is that of the tables' owner, who must be able to make roles, unless the role is there. What is there already stays, so
-that it can be run again.
+		Short: "Create the tables in a database, and a role for the daemons",
+		Long: `Create attestd's tables in an existing database, and a role for the daemons that can use the tables but not
+alter them. The URL is the one of the tables' owner, who must be allowed to create roles, unless the role
+exists. Existing tables and roles stay, so you can run the command again.
 
-It prints the URL that goes into each appliance's configuration as store.url.`,
+The output is the URL for store.url in the configuration of each appliance.`,
 		Example: `  attestd store init --url postgres://postgres@db.example.com/attestd
   attestd store init --url postgres:///attestd?host=/run/postgresql --role attestd
   attestd store init --url postgres://postgres@db.example.com/attestd --password-file /root/attestd.password`,
@@ -77,9 +78,9 @@ It prints the URL that goes into each appliance's configuration as store.url.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&url, "url", "", "URL of the database, as its owner has it (required)")
-	f.StringVar(&role, "role", "attestd", "role of the daemons; it is made where there is none")
-	f.StringVar(&passwordFile, "password-file", "", "file that holds the role's new password; - for standard input (default: it has none, or keeps its own)")
+	f.StringVar(&url, "url", "", "URL of the database for the tables' owner (required)")
+	f.StringVar(&role, "role", "attestd", "role of the daemons, which is created if missing")
+	f.StringVar(&passwordFile, "password-file", "", "file with a new password for the role; - for standard input (default: no change)")
 	return cmd
 }
 
@@ -89,12 +90,12 @@ func (a *app) printInit(url, role string, hasPassword bool) error {
 		return err
 	}
 	return a.print(map[string]string{"url": string(daemons), "role": role}, func(w io.Writer) {
-		a.say("The tables are there, and the role %s may use them. In the configuration of each appliance:", role)
+		a.say("The tables are ready, and the role %s may use them. Add to the configuration of each appliance:", role)
 		fmt.Fprintf(w, "store: { url: %q }\n", daemons)
 		if hasPassword {
-			a.say("The password goes into a passfile of the daemon's user, mode 0600, which the environment file names: PGPASSFILE=/etc/attestd/pgpass")
+			a.say("Put the password into a passfile of the daemon's user, with mode 0600, and set its path in the environment file: PGPASSFILE=/etc/attestd/pgpass")
 		}
-		a.say("An appliance that has attested moves with its journal: attestd store copy --from bolt:/var/lib/attestd --to %s", text.ShellWord(string(daemons)))
+		a.say("To move the journal of an existing appliance: attestd store copy --from bolt:/var/lib/attestd --to %s", text.ShellWord(string(daemons)))
 	})
 }
 
@@ -103,11 +104,11 @@ func newStoreMigrate(a *app) *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "migrate --url URL",
-		Short: "Bring the tables to the version of this attestd",
-		Long: `Bring the tables of a database to the version of this attestd. It says first what it will do. The URL is that of the tables'
-owner. Run it from the newer attestd before the daemons are upgraded, then upgrade them one by one. An older appliance goes
-on with the newer tables, unless a migration excludes its version: then it stops at its next transaction, and says which
-attestd it needs.`,
+		Short: "Migrate the tables to the version of this attestd",
+		Long: `Migrate the tables of a database to the version of this attestd. The command first prints its plan. The URL is
+the one of the tables' owner. Run it with the newer attestd before you upgrade the daemons, then upgrade them
+one by one. Older appliances work with the newer tables, unless a migration excludes their version: then they
+stop at the next transaction, and report the version that they need.`,
 		Example: `  attestd store migrate --url postgres://postgres@db.example.com/attestd --dry-run
   attestd store migrate --url postgres://postgres@db.example.com/attestd`,
 		Args: noArgs,
@@ -119,9 +120,9 @@ attestd it needs.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&url, "url", "", "URL of the database, as its owner has it (required)")
-	f.StringVar(&role, "role", "attestd", "role of the daemons, which is given its rights on what is new")
-	f.BoolVar(&dryRun, "dry-run", false, "only say what would be done")
+	f.StringVar(&url, "url", "", "URL of the database for the tables' owner (required)")
+	f.StringVar(&role, "role", "attestd", "role of the daemons, which gets its privileges on new tables")
+	f.BoolVar(&dryRun, "dry-run", false, "only print the plan")
 	return cmd
 }
 
@@ -131,7 +132,7 @@ func (a *app) migrate(ctx context.Context, url, role string, dryRun bool) error 
 		return fmt.Errorf("store migrate: %w", err)
 	}
 	if now.Version == 0 {
-		return errors.New("store migrate: there are no tables of attestd in this database: attestd store init makes them")
+		return errors.New("store migrate: this database has no attestd tables: create them with: attestd store init")
 	}
 	pending := postgres.Pending(now.Version)
 	for _, m := range pending {
@@ -151,11 +152,11 @@ func (a *app) migrate(ctx context.Context, url, role string, dryRun bool) error 
 	}{now.Version, to, now.Newest, pending}, func(w io.Writer) {
 		switch {
 		case len(pending) == 0:
-			fmt.Fprintf(w, "The tables are of version %d already, the newest that this attestd knows.\n", now.Version)
+			fmt.Fprintf(w, "The schema has version %d already, the newest version of this attestd.\n", now.Version)
 		case dryRun:
-			fmt.Fprintf(w, "%d migrations would bring the tables from version %d to %d; nothing was done.\n", len(pending), now.Version, now.Newest)
+			fmt.Fprintf(w, "%d migrations would change the schema from version %d to %d; nothing was changed.\n", len(pending), now.Version, now.Newest)
 		default:
-			fmt.Fprintf(w, "The tables are of version %d now; they were of %d.\n", to, now.Version)
+			fmt.Fprintf(w, "The schema now has version %d, migrated from version %d.\n", to, now.Version)
 		}
 	})
 }
@@ -166,10 +167,10 @@ func newStoreCopy(a *app) *cobra.Command {
 		Use:   "copy --from STORE --to STORE",
 		Short: "Copy API keys and journal from one store into an empty one",
 		Long: `Copy API keys and journal from one store into an empty one, in either direction, as they are: the tree stays the same. A store is
-bolt:DATA_DIR or a database's URL. No appliance may use the source meanwhile, else what it attests is in no copy.
+bolt:DATA_DIR or a database's URL. No appliance may use the source during the copy, because the copy would lack its new attestations.
 
-At the end the copy is read back, and compared with the source: every leaf, the root, the number of records, and the API keys. Until
-then no appliance can use it. A copy that was interrupted goes on where it was.`,
+At the end the copy is compared with the source: each leaf, the root, the number of records, and the API keys. Until
+then no appliance can use it. To continue an interrupted copy, run the same command again.`,
 		Example: `  systemctl stop attestd
   attestd store copy --from bolt:/var/lib/attestd --to postgres://attestd@db.example.com/attestd
   attestd store copy --from postgres://attestd@db.example.com/attestd --to bolt:/var/lib/attestd-alone`,
@@ -195,8 +196,8 @@ then no appliance can use it. A copy that was interrupted goes on where it was.`
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&from, "from", "", "store that is copied: bolt:DATA_DIR or a database's URL (required)")
-	f.StringVar(&to, "to", "", "store that is made: bolt:DATA_DIR or a database's URL (required)")
+	f.StringVar(&from, "from", "", "source: bolt:DATA_DIR or a database's URL (required)")
+	f.StringVar(&to, "to", "", "target: bolt:DATA_DIR or a database's URL (required)")
 	return cmd
 }
 
@@ -216,15 +217,15 @@ func (a *app) copyStore(ctx context.Context, from, to string) error {
 		return fmt.Errorf("store copy: %w", err)
 	}
 	return a.print(copied, func(w io.Writer) {
-		fmt.Fprintf(w, "%d records and %d API keys are copied, and compared: the same tree, root hash %s.\n", copied.Records, copied.Keys, copied.RootHash)
+		fmt.Fprintf(w, "%d records and %d API keys are copied and verified: root hash %s.\n", copied.Records, copied.Keys, copied.RootHash)
 		if copied.Resumed > 0 {
-			fmt.Fprintf(w, "%d of the records were there from an earlier run.\n", copied.Resumed)
+			fmt.Fprintf(w, "%d of the records are from an earlier run.\n", copied.Resumed)
 		}
 		took := time.Since(began).Round(time.Second / 10)
 		if _, isFile := daemon.BoltDir(from); isFile {
-			a.say("It took %s. The source is unchanged: start no appliance on it, or there would be two journals of one name.", took)
+			a.say("It took %s. The source is unchanged: do not start an appliance on it, which would give two journals of one name.", took)
 		} else {
-			a.say("It took %s. The journal in the source has ended: no appliance attests there any more.", took)
+			a.say("It took %s. The journal in the source has ended: appliances cannot attest with it.", took)
 		}
 	})
 }
@@ -232,7 +233,7 @@ func (a *app) copyStore(ctx context.Context, from, to string) error {
 func newStoreStatus(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show where API keys and journal are, and in what state",
+		Short: "Show the store of API keys and journal, and its state",
 		Long: `Show where the configured API keys and journal are, and in what state: the tables' version, the log, the number of records and of
 API keys. It asks the daemon while it runs.`,
 		Example: "  attestd store status\n  attestd store status --output json",
@@ -301,7 +302,7 @@ func (s storeStatus) write(w io.Writer) {
 	if s.Schema != nil {
 		version := fmt.Sprint(*s.Schema)
 		if *s.Schema < *s.Newest {
-			version += fmt.Sprintf(", and this attestd knows %d: attestd store migrate", *s.Newest)
+			version += fmt.Sprintf("; this attestd needs version %d: run attestd store migrate", *s.Newest)
 		}
 		rows = append(rows, [2]string{"schema", version})
 	}

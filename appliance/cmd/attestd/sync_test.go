@@ -145,7 +145,7 @@ func TestHeadersGoToTheConfiguredUpstreamOnlyAndCtrlCEndsASync(t *testing.T) {
 		}
 		err := cmd.Wait()
 		exit, failed := errors.AsType[*exec.ExitError](err)
-		if !failed || exit.ExitCode() != exitInterrupted || !strings.Contains(stderr.String(), "interrupted; 0 rows are written; the same command goes on there\n") {
+		if !failed || exit.ExitCode() != exitInterrupted || !strings.Contains(stderr.String(), "interrupted; 0 rows are written; run the same command again to continue\n") {
 			t.Errorf("%v %s", err, stderr.String())
 		}
 	}

@@ -24,7 +24,7 @@ type tail struct {
 // newTail begins after the present end of the journal. It returns an error if no daemon runs.
 func (a *app) newTail(ctx context.Context, o backend) (*tail, error) {
 	if _, running := o.(*client.Admin); !running {
-		return nil, errors.New("--follow needs the daemon, which would not start while the journal is read here: systemctl start attestd")
+		return nil, errors.New("--follow needs the daemon: systemctl start attestd")
 	}
 	checkpoint, err := o.Checkpoint(ctx)
 	return &tail{a, o, checkpoint}, err
@@ -45,7 +45,7 @@ func (t *tail) follow(ctx context.Context, write func() error) error {
 		checkpoint, err := t.backend.Checkpoint(ctx)
 		if err == nil && !bytes.Equal(checkpoint, t.seen) {
 			if log := appliance.SignerOf(checkpoint); log != appliance.SignerOf(t.seen) {
-				return fmt.Errorf("the journal goes on as another log, %s, in which the records have other indexes: read it from the beginning", log)
+				return fmt.Errorf("the journal continues as a new log, %s, where the records have other indexes: start again without --from", log)
 			}
 			if err = write(); err == nil {
 				t.seen = checkpoint
@@ -55,7 +55,7 @@ func (t *tail) follow(ctx context.Context, write func() error) error {
 			return err
 		}
 		if err != nil && !away && ctx.Err() == nil {
-			t.say("The daemon does not answer, and is waited for: %v", err)
+			t.say("Waiting for the daemon, which does not answer: %v", err)
 		}
 		away = err != nil
 	}

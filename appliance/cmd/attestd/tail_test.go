@@ -85,7 +85,7 @@ func TestWhatFollowsGoesOnUntilItIsInterrupted(t *testing.T) {
 	d.start(t)
 	attest()
 	next()
-	export.interrupt(t, `interrupted after \d+ records; --from \d+ goes on`)
+	export.interrupt(t, `interrupted after \d+ records; to continue, give --from \d+`)
 	list.interrupt(t, "attestd: interrupted\n")
 	objects.interrupt(t, `"code":"interrupted"`)
 }

@@ -20,12 +20,13 @@ const topSeconds = 15 * 60
 func newTop(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "top",
-		Short: "Show live what the daemon does: rates, latency, errors, API keys",
-		Long: `Show live what the daemon does: attestations, reads and errors a second, how long requests for attestations take, sessions of the HSM,
-and which API keys attest most. Rates over a minute and over 15 minutes are averages; latencies are those of the worst second. The daemon
-remembers 15 minutes, so that the view is full at once.
+		Short: "Show live activity of the daemon: rates, latency, errors, API keys",
+		Long: `Show live activity of the daemon: attestations, reads and errors per second, latency of attestations, sessions
+of the HSM, and the API keys that attest most. Rates over one and 15 minutes are averages; latencies are those
+of the worst second. The daemon keeps 15 minutes, so the view is complete at once.
 
-q and Ctrl-C end it. Where the output is no terminal, each second is a line; with --output json, a JSON object.`,
+Press q or Ctrl-C to quit. If the output is not a terminal, each second is a line; with --output json, a JSON
+object.`,
 		Example: "  attestd top\n  attestd top --output json | jq -c '[.time, .attestations, .p99Seconds]'",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -78,7 +79,7 @@ func (a *app) sampleLines(ctx context.Context, admin *client.Admin) error {
 		_, err := fmt.Fprintf(a.out, "%s  %d attestations  p50 %s  p99 %s  %d errors  %d reads  %d sessions\n", text.Time(one.Time),
 			one.Attestations, milliseconds(one.P50Seconds), milliseconds(one.P99Seconds), errorsOf(one), one.Reads, one.InUse)
 		return err
-	}, func(err error) { a.say("The daemon does not answer, and is waited for: %v", err) })
+	}, func(err error) { a.say("Waiting for the daemon, which does not answer: %v", err) })
 }
 
 // followSamples yields samples until ctx ends or yield fails. If the daemon stops, it waits until the daemon is back.

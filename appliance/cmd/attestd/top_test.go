@@ -97,8 +97,8 @@ func TestLiveViewsEndWithAKey(t *testing.T) {
 	}{
 		{[]string{"top"}, "attest/s", "q", exitOK},
 		{[]string{"top"}, "attest/s", "\x03", exitInterrupted},
-		{[]string{"status", "--watch"}, "It signs, as 0x", "q", exitOK},
-		{[]string{"status", "--watch"}, "It signs, as 0x", "\x03", exitInterrupted},
+		{[]string{"status", "--watch"}, "Signing: operational, as 0x", "q", exitOK},
+		{[]string{"status", "--watch"}, "Signing: operational, as 0x", "\x03", exitInterrupted},
 	} {
 		person, program := terminalOf(t, 40, 24)
 		before, err := unix.IoctlGetTermios(int(program.Fd()), unix.TCGETS)

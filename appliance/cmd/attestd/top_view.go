@@ -35,7 +35,7 @@ func (v *topView) run(ctx context.Context) {
 		}
 		return nil
 	}, func(error) {
-		v.state = "does not answer, and is waited for"
+		v.state = "no answer, waiting"
 		v.draw()
 	})
 }
@@ -51,7 +51,7 @@ func (v *topView) look(ctx context.Context) {
 	case status.Signing.State == wire.SigningReady:
 		v.state = "signs"
 	default:
-		v.state = "does not sign: " + string(status.Signing.State) + "; " + status.Signing.Remedy
+		v.state = "not signing: " + string(status.Signing.State) + "; " + status.Signing.Remedy
 	}
 	if status.HSM != nil {
 		v.state += fmt.Sprintf("; %d of %d sessions", status.HSM.SessionsInUse, status.HSM.MostSessions)

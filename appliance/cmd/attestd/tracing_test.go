@@ -196,7 +196,7 @@ func TestADeadCollectorDoesNoHarm(t *testing.T) {
 			}
 		}
 		d.end(t)
-		if log := string(d.log()); strings.Count(log, "the collector takes no spans") != 1 {
+		if log := string(d.log()); strings.Count(log, "the collector fails, spans are dropped") != 1 {
 			t.Errorf("the log is:\n%s", log)
 		}
 	}

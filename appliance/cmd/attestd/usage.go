@@ -69,17 +69,17 @@ func whyInvalid(e *pflag.InvalidValueError) string {
 
 // guessed maps words that newcomers try as commands to the commands that exist.
 var guessed = map[string]string{
-	"init":     "to make this machine ready to attest: attestd setup; to try attestd out: attestd dev",
-	"install":  "to make this machine ready to attest: attestd setup",
+	"init":     "to set up this machine: attestd setup; to try attestd out: attestd dev",
+	"install":  "to set up this machine: attestd setup",
 	"start":    "to start the service: systemctl start attestd; to run it here: attestd serve; to try attestd out: attestd dev",
 	"run":      "to run the daemon here: attestd serve; to try attestd out: attestd dev",
 	"stop":     "to stop the service: systemctl stop attestd; to stop only attesting: attestd pause",
-	"restart":  "to restart the service: systemctl restart attestd; to have it load its configuration: attestd reload",
-	"journal":  "the journal is: attestd log list, attestd log verify",
-	"logs":     "the journal of attestations is: attestd log list; what the daemon says is: journalctl -u attestd",
+	"restart":  "to restart the service: systemctl restart attestd; to reload its configuration: attestd reload",
+	"journal":  "for the journal: attestd log list, attestd log verify",
+	"logs":     "for the journal of attestations: attestd log list; for the daemon's log: journalctl -u attestd",
 	"export":   "to write the journal to a file: attestd log export; the replica: attestd replica export",
-	"import":   "to fill the replica from a file: attestd replica import; to put a backup in place: attestd restore",
-	"generate": "to make up data for the replica: attestd replica generate; a key in the HSM: attestd hsm keygen",
+	"import":   "to fill the replica from a file: attestd replica import; to restore a backup: attestd restore",
+	"generate": "to generate data for the replica: attestd replica generate; to generate a key in the HSM: attestd hsm keygen",
 }
 
 // noArgs refuses arguments, and suggests the command that may have been meant.
@@ -88,7 +88,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	if !cmd.HasSubCommands() {
-		return usagef(cmd, "%q: %s takes no arguments", args[0], cmd.CommandPath())
+		return usagef(cmd, "unexpected argument %q: %s takes no arguments", args[0], cmd.CommandPath())
 	}
 	if instead := guessed[strings.ToLower(args[0])]; instead != "" && !cmd.HasParent() {
 		return usagef(cmd, "no command %q; %s", args[0], instead)
@@ -97,7 +97,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
 		return usagef(cmd, "no command %q; did you mean '%s %s'?", args[0], cmd.CommandPath(), nearestName(args[0], s))
 	}
-	return usagef(cmd, "no command %q; there are %s", args[0], strings.Join(commandNames(cmd), ", "))
+	return usagef(cmd, "no command %q; the commands are %s", args[0], strings.Join(commandNames(cmd), ", "))
 }
 
 // answerHelp makes cobra's own commands refuse unknown arguments, as all other commands do.

@@ -28,35 +28,35 @@ const (
 	askAppliance   = 10 * time.Second // bounds the questions to this machine's appliance
 )
 
-const verifyHelp = `Check an attestation without a server. It is good, with exit status 0, when
+const verifyHelp = `Check an attestation without a server. It is good, with exit status 0, if
 
     digest     its hash is the digest of the two addresses
     signature  r and s are in range, s in the lower half of the order (EIP-2), v is 27 or 28
-    signer     the signature recovers to signerAddress, and that is one you trust
+    signer     the signature recovers to signerAddress, and you trust that address
 
-FILE is what 'attestd attest' prints, a record of the journal, the answer of the API, or the proof that
-'attestd log prove ID --witnessed' makes.
+FILE is the output of 'attestd attest', a record of the journal, the answer of the API, or the proof that
+'attestd log prove ID --witnessed' writes.
 
-With --policy, a C2SP tlog-policy file, it must also be
+With --policy, a C2SP tlog-policy file, also:
 
-    witnessed  FILE proves that it is in a log of the policy, under a checkpoint that a quorum of its witnesses cosigned
+    witnessed  FILE proves that it is in a log of the policy, under a checkpoint cosigned by a quorum of its witnesses
 
-With --verifier-key, the log's key, instead
+With --verifier-key, the log's key, instead:
 
-    log        FILE proves that it is in the log of that key, whose witnesses are not checked
+    log        FILE proves that it is in the log of that key; witnesses are not checked
 
-You trust each --signer. Without it, you trust this machine's appliance: hsm.address or hsm.keys of the configuration,
-else the daemon's keys. What FILE says of its own signer proves nothing: anybody can sign. Nor does the log: whoever has
-the log key can append an attestation that any key signed. Give --signer with the attestor's address that you know, such
-as the contract's attestor().
+You trust each --signer. Without it, you trust this machine's appliance: hsm.address or hsm.keys of the
+configuration, otherwise the daemon's keys. The signer in FILE proves nothing, because anyone can sign. The
+log proves nothing about the signer either: a holder of the log key can append an attestation of any signer.
+Give --signer with the attestor's address from a trusted source, such as the contract's attestor().
 
-The answer of the API does not hold the two addresses: give them, unless this machine's journal has them. FILE must
-not contradict what you give, nor name another digest scheme than --scheme, else the journal, else the
-configuration does.
+The answer of the API does not include the two addresses: give them, unless this machine's journal has them.
+FILE must not contradict the given addresses, nor the digest scheme, which comes from --scheme, the journal or
+the configuration, in this order.
 
-An attestation of which a check could not be made is self-consistent only: the result says what was not checked
-and what to give, and the exit status is 1, or 0 with --allow-partial. --require-digest keeps it 1 where the digest was
-not checked. With a check that is bad it is always 1.`
+If a check could not be made, the attestation is self-consistent only: the output lists the missing checks and
+the flags for them, and the exit status is 1, or 0 with --allow-partial. With --require-digest it stays 1 if
+the digest was not checked. If a check fails, it is always 1.`
 
 func newVerify(a *app) *cobra.Command {
 	var unspendable, beneficiary, scheme string
@@ -95,14 +95,14 @@ func newVerify(a *app) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&unspendable, "unspendable", "", "the unspendable address it must be for")
-	f.StringVar(&beneficiary, "beneficiary", "", "the beneficiary it must be for")
-	f.StringArrayVar(&signers, "signer", nil, "the address that must have signed it; may be repeated, for one of several (default: this machine's appliance's)")
-	f.StringVar(&scheme, "scheme", "", "digest scheme (default: the journal's, else the configuration's, else the file's)")
-	f.StringVar(&trusted.policy, "policy", "", "policy file (C2SP tlog-policy) of the log that must have it, and of the witnesses who must have cosigned that")
-	f.StringVar(&trusted.verifierKey, "verifier-key", "", "without --policy: the verifier key, name+hash+key, of the log that must have it")
-	f.BoolVar(&allow.partial, "allow-partial", false, "exit with 0 where nothing is bad, though not all could be checked")
-	f.BoolVar(&allow.requireDigest, "require-digest", false, "with --allow-partial: exit with 1 all the same where it was not checked that the hash is of the two addresses")
+	f.StringVar(&unspendable, "unspendable", "", "expected unspendable address")
+	f.StringVar(&beneficiary, "beneficiary", "", "expected beneficiary")
+	f.StringArrayVar(&signers, "signer", nil, "trusted signer address; may be repeated (default: the addresses of this machine's appliance)")
+	f.StringVar(&scheme, "scheme", "", "digest scheme (default: from the journal, the configuration or the file, in this order)")
+	f.StringVar(&trusted.policy, "policy", "", "policy file (C2SP tlog-policy) with the log that must include the attestation, and the witnesses that must have cosigned it")
+	f.StringVar(&trusted.verifierKey, "verifier-key", "", "without --policy: verifier key, name+hash+key, of the log that must include the attestation")
+	f.BoolVar(&allow.partial, "allow-partial", false, "exit with 0 if no check fails, even if some could not be made")
+	f.BoolVar(&allow.requireDigest, "require-digest", false, "with --allow-partial: still exit with 1 if the digest of the two addresses was not checked")
 	return cmd
 }
 
@@ -121,7 +121,7 @@ type logTrust struct{ policy, verifierKey string }
 
 func (k *known) trust(cmd *cobra.Command, a *app, by logTrust) (err error) {
 	if by.policy != "" && by.verifierKey != "" {
-		return usagef(cmd, "--policy has the log's key: leave out --verifier-key")
+		return usagef(cmd, "--policy includes the log's key: omit --verifier-key")
 	}
 	if by.verifierKey != "" {
 		if k.Verifier, err = note.NewVerifier(by.verifierKey); err != nil {
@@ -140,9 +140,9 @@ func (k *known) read(text []byte) (f verify.File, err error) {
 	case err == nil:
 		return f, nil
 	case len(trimmed) == 0:
-		err = errors.New("it is empty")
+		err = errors.New("the file is empty")
 	case !appliance.IsProof(text) && !bytes.HasPrefix(trimmed, []byte("{")):
-		err = errors.New("it must be one JSON object, or a C2SP tlog-proof, whose first line is c2sp.org/tlog-proof@v1")
+		err = errors.New("must be one JSON object, or a C2SP tlog-proof, whose first line is c2sp.org/tlog-proof@v1")
 	}
 	return f, fmt.Errorf("not an attestation: %w", err)
 }
@@ -235,7 +235,7 @@ func (k *known) askJournal(ctx context.Context, a *app, c *config.Config, id uui
 		if err != nil {
 			return err
 		}
-		k.SignerFrom = "this appliance's, as its daemon says"
+		k.SignerFrom = "this appliance's, from its daemon"
 		for _, one := range status.Keys { // they include the default key
 			k.Signers = append(k.Signers, one.SignerAddress)
 		}

@@ -158,7 +158,7 @@ func TestVerifyRefusesWhatIsNoAttestation(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, test := range map[string]struct{ old, to, says string }{
-		"nothing":               {string(file), "", "it is empty"},
+		"nothing":               {string(file), "", "the file is empty"},
 		"two objects":           {string(file), string(file) + string(file), "must be one JSON object"},
 		"a list":                {string(file), "[" + string(file) + "]", "must be one JSON object"},
 		"a member twice":        {`{"id"`, `{"beneficiary":"` + devUnspendable + `","id"`, "beneficiary is there twice"},
