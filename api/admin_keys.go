@@ -23,6 +23,13 @@ func (a *Admin) createKey(c *fiber.Ctx) error {
 	}
 	ctx, cancel := a.deadline()
 	defer cancel()
+	keys, err := a.attestor.Keys.List(ctx)
+	if err != nil {
+		return err
+	}
+	if err := appliance.CheckNewName(keys, key.Name, a.now()); err != nil {
+		return err
+	}
 	if err := a.recordFirst(ctx, c, appliance.EventKeyCreated, key.Details()); err != nil {
 		return err
 	}

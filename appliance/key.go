@@ -144,6 +144,16 @@ func (req KeyRequest) Validate(now time.Time) error {
 	return nil
 }
 
+// CheckNewName returns CodeInvalidField for the name of a key that can still be used.
+func CheckNewName(keys []APIKey, name string, now time.Time) error {
+	for _, k := range keys {
+		if k.Name == name && k.State(now) == KeyActive {
+			return Errorf(CodeInvalidField, "%q is the name of the API key %s: choose another name, or revoke that key", name, k.ID).In("name")
+		}
+	}
+	return nil
+}
+
 func randomBytes(n int) []byte {
 	b := make([]byte, n)
 	rand.Read(b) // never fails (Go 1.24)

@@ -97,6 +97,13 @@ func (f offline) CreateKey(ctx context.Context, req appliance.KeyRequest) (appli
 	if err != nil {
 		return appliance.APIKey{}, "", err
 	}
+	keys, err := f.store.Keys.List(ctx)
+	if err != nil {
+		return appliance.APIKey{}, "", err
+	}
+	if err := appliance.CheckNewName(keys, key.Name, time.Now()); err != nil {
+		return appliance.APIKey{}, "", err
+	}
 	if err := f.record(ctx, appliance.EventKeyCreated, key.Details()); err != nil {
 		return appliance.APIKey{}, "", err
 	}

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/service"
+	"github.com/attestd/attestd/appliance/text"
 )
 
 // exitStatus prints an error, as text or as JSON, and returns the command's exit status.
@@ -35,7 +38,7 @@ func exitStatus(stderr io.Writer, err error, asJSON bool) int {
 		fmt.Fprintf(stderr, "%s\n", line)
 		return f.status
 	}
-	fmt.Fprintf(stderr, "attestd: %v\n", err)
+	fmt.Fprintf(stderr, "attestd: %s\n", f.Detail)
 	if usage := (usageError{}); errors.As(err, &usage) {
 		fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", usage.command)
 	}
@@ -77,8 +80,19 @@ func failureOf(err error) failure {
 		f.Code, f.status = codeInterrupted, exitInterrupted
 	case errors.Is(err, client.ErrNotRunning):
 		f.Code = codeNotRunning
+	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
+		f.Detail += "; run the command as root: " + sudo(os.Args)
 	}
 	return f
+}
+
+// sudo returns the command line that repeats this command as root.
+func sudo(args []string) string {
+	words := []string{"sudo"}
+	for _, arg := range args {
+		words = append(words, text.ShellWord(arg))
+	}
+	return strings.Join(words, " ")
 }
 
 // wantsJSON finds --output json in a command line that may be invalid.

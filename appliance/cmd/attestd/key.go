@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -140,7 +142,7 @@ func newKeyList(a *app) *cobra.Command {
 func newKeyBind(a *app) *cobra.Command {
 	var attestor string
 	cmd := &cobra.Command{
-		Use:   "bind ID --attestor NAME",
+		Use:   "bind KEY --attestor NAME",
 		Short: "Bind an API key to an attestor key",
 		Long: `Bind an API key to an attestor key: from the next request on, that attestor key alone signs for it. The holder
 of the API key need not do anything. With --attestor "" the binding ends, and the first active key of hsm.keys
@@ -149,14 +151,17 @@ attestation as before.
 
 'attestd hsm status' lists the attestor keys. API keys cannot be bound to a retiring attestor key.`,
 		Example: "  attestd key bind k3x5wq7mzp2n4r6t --attestor attestor-2027\n  attestd key bind k3x5wq7mzp2n4r6t --attestor \"\"",
-		Args:    oneArg("key ID"),
+		Args:    oneArg("KEY, the ID or the name of an API key"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("attestor") {
 				return usagef(cmd, "--attestor is required")
 			}
 			return a.withBackend(cmd, func(o backend) error {
-				key, err := o.BindKey(cmd.Context(), args[0], attestor)
+				key, err := findKey(cmd.Context(), o, args[0])
 				if err != nil {
+					return err
+				}
+				if key, err = o.BindKey(cmd.Context(), key.ID, attestor); err != nil {
 					return err
 				}
 				return a.print(viewKey(key), func(w io.Writer) {
@@ -170,16 +175,27 @@ attestation as before.
 }
 
 func newKeyRevoke(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:        "revoke ID",
+	var yes bool
+	cmd := &cobra.Command{
+		Use:        "revoke KEY",
 		Short:      "Revoke an API key, at once and permanently",
 		SuggestFor: []string{"delete", "remove", "rm", "disable"},
-		Example:    "  attestd key revoke k3x5wq7mzp2n4r6t",
-		Args:       oneArg("key ID"),
+		Long: `Revoke an API key, given by its ID or its name. Requests with the key are refused from then on, and the key
+cannot be restored. At a terminal, the command asks for confirmation unless --yes is given.`,
+		Example: "  attestd key revoke payments\n  attestd key revoke k3x5wq7mzp2n4r6t --yes",
+		Args:    oneArg("KEY, the ID or the name of an API key"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withBackend(cmd, func(o backend) error {
-				key, err := o.RevokeKey(cmd.Context(), args[0])
+				key, err := findKey(cmd.Context(), o, args[0])
 				if err != nil {
+					return err
+				}
+				if !yes && isTerminal(a.in) {
+					if err := a.confirm(cmd.Context(), "Revoke API key %s (%s) permanently?", key.ID, key.Name); err != nil {
+						return err
+					}
+				}
+				if key, err = o.RevokeKey(cmd.Context(), key.ID); err != nil {
 					return err
 				}
 				return a.print(viewKey(key), func(w io.Writer) {
@@ -188,6 +204,54 @@ func newKeyRevoke(a *app) *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	return cmd
+}
+
+// confirm asks a question at the terminal. It returns an error unless the answer is yes.
+func (a *app) confirm(ctx context.Context, question string, args ...any) error {
+	fmt.Fprintf(a.err, question+" [y/N]: ", args...)
+	answered := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(a.in).ReadString('\n') // the end of the input counts as no
+		answered <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case answer := <-answered:
+		if answer == "y" || answer == "yes" {
+			return nil
+		}
+		return errors.New("not confirmed, nothing was changed")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// findKey returns the API key with that ID or name. A name can belong to several keys, of which at most one is active:
+// that one is meant.
+func findKey(ctx context.Context, o backend, given string) (appliance.APIKey, error) {
+	keys, err := o.ListKeys(ctx)
+	if err != nil {
+		return appliance.APIKey{}, err
+	}
+	var named []appliance.APIKey
+	for _, k := range keys {
+		switch {
+		case k.ID == given:
+			return k, nil
+		case k.Name == given && k.State(time.Now()) == appliance.KeyActive:
+			named = []appliance.APIKey{k}
+		case k.Name == given && (len(named) == 0 || named[0].State(time.Now()) != appliance.KeyActive):
+			named = append(named, k)
+		}
+	}
+	switch len(named) {
+	case 1:
+		return named[0], nil
+	case 0:
+		return appliance.APIKey{}, appliance.Errorf(appliance.CodeNotFound, "no API key %q; list the keys with: attestd key list", given)
+	}
+	return appliance.APIKey{}, fmt.Errorf("%d API keys have the name %q: give the ID of one of them, from: attestd key list", len(named), given)
 }
 
 // keyView is an API key as commands show it.

@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,8 +30,8 @@ files.`,
 
 const logListLong = `List attestations and events, newest first.
 
---follow shows the newest ones, oldest first, and then each new one as it comes, until it is interrupted; with --output json each is an
-object on a line of its own. It needs the daemon, and waits for one that restarts.`
+--follow shows the newest records, oldest first, and then each new record until it is interrupted; with --output json,
+each record is an object on its own line. It needs the daemon, and waits while the daemon restarts.`
 
 func newLogList(a *app) *cobra.Command {
 	var q appliance.JournalQuery
@@ -41,7 +43,7 @@ func newLogList(a *app) *cobra.Command {
 		Long:  logListLong,
 		Example: `  attestd log list --limit 20
   attestd log list --follow --key k3x5wq7mzp2n4r6t
-  attestd log list --key k3x5wq7mzp2n4r6t --since 24h
+  attestd log list --key payments --since 24h
   attestd log list --events --since 24h
   attestd log list --before 4711`,
 		Args: noArgs,
@@ -54,6 +56,16 @@ func newLogList(a *app) *cobra.Command {
 			}
 			if err := searched(&q, hash, unspendable); err != nil {
 				return usageError{cmd.CommandPath(), err}
+			}
+			if q.KeyID != "" {
+				err := a.withBackend(cmd, func(o backend) error {
+					key, err := findKey(cmd.Context(), o, q.KeyID)
+					q.KeyID = key.ID
+					return err
+				})
+				if err != nil {
+					return err
+				}
 			}
 			if beneficiary != "" {
 				return a.listOfBeneficiary(cmd, q, beneficiary, redeemed || unredeemed || follow)
@@ -205,17 +217,21 @@ func brief(details map[string]string) string {
 
 func newLogShow(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:     "show ID",
+		Use:     "show ID|INDEX",
 		Short:   "Show one attestation's record, or an event",
-		Example: "  attestd log show 0198c1f2-7a3b-7def-8123-456789abcdef",
-		Args:    oneArg("attestation ID"),
+		Example: "  attestd log show 0198c1f2-7a3b-7def-8123-456789abcdef\n  attestd log show 4711",
+		Args:    oneArg("attestation ID or index"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := attestationID(cmd, args[0])
-			if err != nil {
-				return err
+			find := func(o backend) (appliance.Entry, error) { return entryAt(cmd.Context(), o, args[0]) }
+			if _, err := strconv.ParseUint(args[0], 10, 63); err != nil {
+				id, err := uuid.Parse(args[0])
+				if err != nil {
+					return usagef(cmd, "%q is not an attestation ID (a UUID) or an index of the journal", args[0])
+				}
+				find = func(o backend) (appliance.Entry, error) { return o.Record(cmd.Context(), id) }
 			}
 			return a.withBackend(cmd, func(o backend) error {
-				e, err := o.Record(cmd.Context(), id)
+				e, err := find(o)
 				if err != nil {
 					return err
 				}
@@ -223,6 +239,22 @@ func newLogShow(a *app) *cobra.Command {
 			})
 		},
 	}
+}
+
+// entryAt returns the entry with that index.
+func entryAt(ctx context.Context, o backend, decimal string) (appliance.Entry, error) {
+	index, err := strconv.ParseInt(decimal, 10, 64)
+	if err != nil {
+		return appliance.Entry{}, err
+	}
+	entries, err := o.Records(ctx, appliance.JournalQuery{Before: index + 1, Limit: 1})
+	if err == nil && (len(entries) == 0 || entries[0].Index != index) {
+		err = appliance.Errorf(appliance.CodeNotFound, "no record %d in the journal; list the newest with: attestd log list", index)
+	}
+	if err != nil {
+		return appliance.Entry{}, err
+	}
+	return entries[0], nil
 }
 
 func attestationID(cmd *cobra.Command, s string) (uuid.UUID, error) {

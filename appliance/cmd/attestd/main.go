@@ -53,7 +53,10 @@ func run(ctx context.Context, t terminal, args []string) int {
 	root.SetIn(t.in)
 	root.SetOut(t.out)
 	root.SetErr(t.err)
-	err := root.ExecuteContext(ctx)
+	err := misnamed(root, args)
+	if err == nil {
+		err = root.ExecuteContext(ctx)
+	}
 	if told := (interruptedError{}); errors.Is(err, context.Canceled) && !errors.As(err, &told) {
 		err = interrupted(ctx, err, "no files are left over")
 	}

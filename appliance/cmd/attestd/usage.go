@@ -125,6 +125,23 @@ func answerHelp(root *cobra.Command) {
 	}
 }
 
+// misnamed returns an error if the arguments ask for the help of a command that does not exist. cobra would show the
+// help of the command above it.
+func misnamed(root *cobra.Command, args []string) error {
+	cmd, rest, err := root.Find(args)
+	if err != nil || !cmd.HasAvailableSubCommands() || len(rest) > 0 && strings.HasPrefix(rest[0], "__") {
+		return nil
+	}
+	cmd.InitDefaultHelpFlag()
+	if err := cmd.ParseFlags(rest); err != nil {
+		return nil // Execute returns the error
+	}
+	if help, err := cmd.Flags().GetBool("help"); err != nil || !help {
+		return nil
+	}
+	return noArgs(cmd, cmd.Flags().Args())
+}
+
 // nearestName returns the name with the smallest edit distance.
 func nearestName(typed string, names []string) string {
 	return slices.MinFunc(names, func(a, b string) int {
