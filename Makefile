@@ -29,10 +29,10 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: deps build ## install what is missing, build, and run a throwaway appliance (ARGS='--listen 127.0.0.1:9000')
+run: deps build ## install missing packages, build, and run a throwaway appliance (ARGS='--listen 127.0.0.1:9000')
 	@exec bin/attestd dev $(ARGS)
 
-build: playground console ## build bin/attestd, with the playground and the console's graphs where Node is installed
+build: playground console ## build bin/attestd, with the playground and the console's graphs if Node is installed
 	@$(QUIETLY) bin/build.log 'compiling bin/attestd$(if $(wildcard bin/attestd),, (the first time fetches its modules, and takes minutes))' \
 	  $(GO) build $(GOFLAGS_) -ldflags '$(LDFLAGS)' -o bin/attestd ./appliance/cmd/attestd
 
@@ -42,17 +42,17 @@ bin/modules: go.sum $(WITNESSES)/litewitness/go.sum $(WITNESSES)/transparency/go
 	  cd $(WITNESSES)/litewitness && $(GO) list -deps . tool && cd ../transparency && $(GO) mod vendor -o $(CURDIR)/bin/vendored && rm -r $(CURDIR)/bin/vendored'
 	@touch $@
 
-test: test-deps playground console clients promtool bin/modules ## install what is missing and run every test but the drills, with the race detector
+test: test-deps playground console clients promtool bin/modules ## install missing packages and run all tests except the drills, with the race detector
 	@echo 'compiling and running the tests (some minutes before the first result)'
 	$(GO) vet ./...
 	TEST_REQUIRE_CLIENTS=1 $(GO) test $(TESTFLAGS) -skip '^TestDrill' ./...
 
 # Drills need time or luck: kills under load, failing disks, clusters, soak.
 DRILLS ?= ^TestDrill
-test-drills: test-deps bin/modules ## run the drills (DRILLS='^TestDrillCluster' takes some)
+test-drills: test-deps bin/modules ## run the drills (to select some: DRILLS='^TestDrillCluster')
 	$(GO) test $(TESTFLAGS) -run '$(DRILLS)' $$(git grep -l 'func TestDrill' -- '*_test.go' | sed 's,^,./,; s,/[^/]*$$,,' | sort -u)
 
-deps: ## install what building needs: gcc, Go, softhsm2, and Node for playground and console (apt or dnf)
+deps: ## install build dependencies: gcc, Go, softhsm2, and Node for playground and console (apt or dnf)
 	@GO='$(GO)' sh packaging/deps.sh
 
 test-deps:
@@ -87,14 +87,14 @@ VULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 check: ## format, vet, lint and test the packages that changed since a commit (SINCE=main for a branch)
 	@GO='$(GO)' SINCE='$(SINCE)' sh packaging/check.sh $(GOLANGCI)
 
-lint: deps ## gofmt, vet, golangci-lint, licenses, vulnerabilities (VULNDB=URL for a mirror; VULNDB=offline leaves them out)
+lint: deps ## gofmt, vet, golangci-lint, licenses, vulnerabilities (VULNDB=URL for a mirror; VULNDB=offline skips vulnerabilities)
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo 'not gofmt-ed:'; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(GOLANGCI) run
 	@$(GO) run ./packaging/release licenses ./... >/dev/null
 	@GO='$(GO)' VULNDB='$(VULNDB)' sh packaging/vulncheck.sh $(VULNCHECK)
 
-power-cuts: deps ## simulate CUTS power cuts while the journal is written (make test does 40)
+power-cuts: deps ## simulate CUTS power cuts during writes to the journal (make test does 40)
 	$(GO) test -run '^TestPowerCuts$$' -count=1 -timeout 60m -v ./store/bolt -powercuts $(CUTS)
 
 bench: deps build ## measure attestations (results in bin/performance.json), reads over a million transfers, following and forwarding
@@ -102,10 +102,10 @@ bench: deps build ## measure attestations (results in bin/performance.json), rea
 	$(GO) test -run '^$$' -bench BenchmarkReads -benchtime 1x -timeout 60m ./appliance/cmd/attestd
 	$(GO) test -run '^$$' -bench BenchmarkFollow -benchtime 1x -timeout 30m ./appliance/cmd/attestd
 
-bench-attestations: deps build ## measure attestations only: some four minutes (ARGS='-window 5s -rounds 5' takes longer, -help lists more)
+bench-attestations: deps build ## measure attestations only, in about four minutes (ARGS='-window 5s -rounds 5' takes longer; ARGS=-help lists the flags)
 	$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x -timeout 2h ./appliance/cmd/attestd -results $(CURDIR)/bin/performance.json $(ARGS)
 
-bench-page: ## make the tables of docs/performance.md from docs/performance.json and docs/scale.json
+bench-page: ## write the tables of docs/performance.md from docs/performance.json and docs/scale.json
 	@$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x ./appliance/cmd/attestd -hsms= -systems= \
 	  -results $(CURDIR)/docs/performance.json -page $(CURDIR)/docs/performance.md >/dev/null
 	@$(GO) test -run '^$$' -bench BenchmarkScale -benchtime 1x ./appliance/cmd/attestd -transfers 0 \
@@ -114,20 +114,20 @@ bench-page: ## make the tables of docs/performance.md from docs/performance.json
 bench-scale: deps build ## fill ten million transfers, read and follow (results in bin/scale.json; ARGS='-transfers 1000000' takes less)
 	@$(GO) test -run '^$$' -bench BenchmarkScale -benchtime 1x -timeout 6h ./appliance/cmd/attestd -results $(CURDIR)/bin/scale.json $(ARGS)
 
-bench-greedy: deps build ## measure attestations while strangers take what they can of the reads
+bench-greedy: deps build ## measure attestations while anonymous clients send as many reads as possible
 	$(GO) test -run '^$$' -bench BenchmarkGreedyReads -benchtime 1x -timeout 10m ./appliance/cmd/attestd
 
-test-restarts: test-deps ## the token's server killed and started a hundred times, under 0 to 64 connections
+test-restarts: test-deps ## kill and restart the token's server a hundred times, under 0 to 64 connections
 	$(GO) test -run '^TestDrillAttestsWithinTwoSecondsOfTheTokenServersReturn$$' -count=1 -parallel 1 -timeout 30m -v ./appliance/cmd/attestd -restarts 25
 
-test-cluster: test-deps ## three appliances on a PostgreSQL with its standby, under load, while each part fails, ROUNDS times (1)
+test-cluster: test-deps ## run three appliances on PostgreSQL with a standby, under load, while each part fails, ROUNDS times (1)
 	$(GO) test -run '^TestDrillCluster' -count=$(ROUNDS) -timeout 3h -v ./appliance/cmd/attestd -drills
 
-bench-cluster: test-deps build ## measure one, two and three appliances on a PostgreSQL, and how much that takes
+bench-cluster: test-deps build ## measure one, two and three appliances on PostgreSQL, and their use of resources
 	$(GO) test -run '^$$' -bench '^BenchmarkCluster$$' -benchtime 1x -timeout 30m ./appliance/cmd/attestd
 	$(GO) test -run '^$$' -bench '^BenchmarkCeiling$$' -benchtime 1x -timeout 30m ./store/postgres
 
-soak: test-deps ## load the appliance in every way for SOAK (5m) while token, upstream and clients fail
+soak: test-deps ## load all functions of the appliance for SOAK (5m) while token, upstream and clients fail
 	$(GO) test -run '^TestDrillSoak$$' -count=1 -timeout 3h -v ./appliance/cmd/attestd -soak $(SOAK)
 
 fuzz: deps ## fuzz every fuzz target for FUZZTIME each
@@ -137,30 +137,30 @@ fuzz: deps ## fuzz every fuzz target for FUZZTIME each
 	  done; \
 	done
 
-test-signatures: deps ## hold the check of signatures against go-ethereum's recovery, on a million random and hostile cases
+test-signatures: deps ## compare the check of signatures with go-ethereum's recovery, on a million random and hostile cases
 	$(GO) test -count=1 -timeout 60m -run TestAVerifierIsAsStrictAsRecovery -v ./appliance -args -signatures 1000000
 
 packages: deps playground console ## build the .deb and .rpm, their SBOM and checksums into dist/ (ARCHES='amd64 arm64', GPG_KEY=… signs)
 	@GO='$(GO)' sh packaging/deps.sh build-packages
 	@VERSION='$(VERSION)' GO='$(GO)' ARCHES='$(ARCHES)' GPG_KEY='$(GPG_KEY)' sh packaging/build.sh
 
-image: packages ## build a container image into dist/, of Debian's packages (SOFTHSM=yes puts SoftHSM in)
+image: packages ## build a container image into dist/, from Debian's packages (SOFTHSM=yes includes SoftHSM)
 	@GO='$(GO)' sh packaging/deps.sh image
 	@VERSION='$(VERSION)' GO='$(GO)' SOFTHSM='$(SOFTHSM)' sh packaging/image.sh
 
 test-packages: deps-packages packages ## install the packages into a Debian that boots, upgrade, reboot, remove, purge
 	VERSION='$(VERSION)' $(GO) test -tags packages -count=1 -timeout 1h -v ./packaging/... ./systemd
 
-deps-packages: deps ## install what test-packages needs: debootstrap, systemd-nspawn, lintian, rpm, rpmlint, shellcheck
+deps-packages: deps ## install dependencies of test-packages: debootstrap, systemd-nspawn, lintian, rpm, rpmlint, shellcheck
 	@GO='$(GO)' sh packaging/deps.sh packages
 
-test-fresh: deps ## the two commands in a Debian with git and make only (SUITES='bookworm trixie'; SHORT=1, without make test)
+test-fresh: deps ## run README's two commands in a Debian with only git and make (SUITES='bookworm trixie'; SHORT=1, without make test)
 	@GO='$(GO)' sh packaging/deps.sh fresh
 	SUITES='$(SUITES)' $(GO) test -tags fresh -run '^TestFresh$$' -count=1 -timeout 4h -v $(if $(SHORT),-short) ./packaging
 
-test-opencryptoki: deps ## as root: attestd on openCryptoki's soft token, in a Debian 13
+test-opencryptoki: deps ## as root: test attestd with openCryptoki's soft token, in a Debian 13
 	@GO='$(GO)' sh packaging/deps.sh fresh
 	$(GO) test -tags opencryptoki -run '^TestOpenCryptoki$$' -count=1 -timeout 1h -v ./packaging
 
-clean: ## remove what was built; .attestd, the throwaway appliance, stays
+clean: ## remove build results; keeps .attestd, the throwaway appliance
 	rm -rf bin dist api/graphiql/dist/index.html api/graphiql/dist/assets api/console/dist/uplot.* api/console/dist/assets

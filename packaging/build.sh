@@ -38,7 +38,7 @@ cross() { # cross ARCH: prints the C compiler for it, if there is one
 
 compile() { # compile ARCH FILE
 	cc=$(cross "$1") || cc=
-	[ -n "$cc" ] || { echo "build.sh: no C compiler for $1: install gcc-aarch64-linux-gnu or its like" >&2; exit 1; }
+	[ -n "$cc" ] || { echo "build.sh: no C compiler for $1: install gcc-aarch64-linux-gnu or the equivalent package" >&2; exit 1; }
 	GOOS=linux GOARCH=$1 CC=$cc GOMODCACHE=$($GO env GOMODCACHE) \
 		$GO build -toolexec "sh '$PWD/packaging/asm.sh'" -buildmode=pie -ldflags "-s -w -X main.release=$VERSION" -o "$2" ./appliance/cmd/attestd
 }

@@ -8,7 +8,7 @@ slow=appliance/cmd/attestd # its tests start a thousand daemons, which takes min
 files=$(git diff --name-only --diff-filter=d "$since" -- '*.go'; git ls-files --others --exclude-standard -- '*.go')
 files=$(printf '%s\n' "$files" | grep -v '/testdata/' | sort -u || true)
 if [ -z "$files" ]; then
-	echo "check: no Go file differs from $since"
+	echo "check: no Go files have changed since $since"
 	exit 0
 fi
 # shellcheck disable=SC2086 # names of Go files have no spaces
@@ -22,7 +22,7 @@ tested=$(printf '%s\n' "$packages" | grep -vx "./$slow" || true)
 
 linter=bin/$(basename "$1" | tr @ -)
 if [ ! -x "$linter" ]; then
-	echo "check: building golangci-lint (the first time only)"
+	echo "check: building golangci-lint (only the first time)"
 	GOBIN=$PWD/bin/tools "$GO" install "$1"
 	mv bin/tools/golangci-lint "$linter"
 fi
@@ -32,7 +32,7 @@ echo "check: $(echo "$packages" | tr '\n' ' ')"
 # shellcheck disable=SC2086
 "$linter" run $packages
 if [ "$tested" != "$packages" ]; then
-	echo "check: the tests of $slow take minutes and are left out: make test"
+	echo "check: skipping the tests of $slow, which take minutes; run them with: make test"
 fi
 if [ -n "$tested" ]; then
 	# shellcheck disable=SC2086

@@ -94,7 +94,7 @@ install() { # install PACKAGES: as root, with sudo, or by printing the line for 
 	elif command -v dnf >/dev/null 2>&1; then
 		line="dnf install -y $1"
 	else
-		echo "make deps: neither apt-get nor dnf is here. Install these by your system's means, then try again: $1" >&2
+		echo "make deps: neither apt-get nor dnf is installed. Install these packages with your package manager, then run make again: $1" >&2
 		return 1
 	fi
 	if [ "$(id -u)" = 0 ]; then
@@ -102,7 +102,7 @@ install() { # install PACKAGES: as root, with sudo, or by printing the line for 
 	elif command -v sudo >/dev/null 2>&1; then
 		sh packaging/quietly.sh bin/deps.log "make deps: installing, by sudo, $1" sudo sh -c "$line" && return
 	fi
-	printf 'make deps: these are missing; as root, run this line, then try again:\n%s\n' "$line" >&2
+	printf 'make deps: packages are missing. Run this line as root, then run make again:\n%s\n' "$line" >&2
 	return 1
 }
 

@@ -93,11 +93,11 @@ func depsCases() []depsCase {
 		},
 		{
 			name: "a user without sudo on Fedora", programs: map[string]string{"dnf": installs, "id": "echo 1000"},
-			says: []string{"as root, run this line", "\n" + fedora, " golang "}, fails: true,
+			says: []string{"Run this line as root", "\n" + fedora, " golang "}, fails: true,
 		},
 		{
 			name: "a user without sudo on Debian", programs: map[string]string{"apt-get": installs, "id": "echo 1000"},
-			says: []string{"as root, run this line", "\n" + debian, " golang-go "}, fails: true,
+			says: []string{"Run this line as root", "\n" + debian, " golang-go "}, fails: true,
 		},
 		{
 			name: "a user whom sudo refuses", programs: map[string]string{"dnf": installs, "id": "echo 1000", "sudo": "echo you are not in the sudoers file; exit 1"},

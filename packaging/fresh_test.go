@@ -66,7 +66,7 @@ func (p *person) lineForRoot(t *testing.T, command string) string {
 		t.Fatalf("%s ends well where something is missing:\n%s", command, out)
 	}
 	lines := regexp.MustCompile(`(?m)^apt-get .*$`).FindAllString(out, -1)
-	if len(lines) != 1 || !strings.Contains(out, "as root, run this line") {
+	if len(lines) != 1 || !strings.Contains(out, "Run this line as root") {
 		t.Fatalf("%s does not say the one line that root is to run:\n%s", command, out)
 	}
 	return lines[0]

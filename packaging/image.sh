@@ -25,7 +25,7 @@ export SOURCE_DATE_EPOCH
 OUT=${OUT:-dist}
 
 built=$PWD/dist/build/$ARCH
-[ -x "$built/usr/bin/attestd" ] || { echo "image.sh: there is no $built/usr/bin/attestd: run make packages first" >&2; exit 1; }
+[ -x "$built/usr/bin/attestd" ] || { echo "image.sh: $built/usr/bin/attestd does not exist: run make packages first" >&2; exit 1; }
 
 packages=ca-certificates
 if [ "${SOFTHSM:-}" = yes ]; then packages=$packages,softhsm2; fi

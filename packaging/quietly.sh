@@ -10,5 +10,5 @@ mkdir -p "$(dirname "$log")"
 "$@" >"$log" 2>&1 && exit
 status=$?
 tail -n 25 "$log" >&2
-echo "failed: $what. All that it printed is in $log." >&2
+echo "failed: $what. The complete output is in $log." >&2
 exit "$status"

@@ -39,7 +39,7 @@ func TestVulnerabilitiesAreNeverPassedInSilence(t *testing.T) {
 	}{
 		"none is known":              {"", "true", true, ""},
 		"the database is away":       {"", "false", false, "VULNDB=offline"},
-		"nobody is to look":          {"offline", "false", true, "NOT CHECKED, for VULNDB=offline says so"},
+		"nobody is to look":          {"offline", "false", true, "NOT CHECKED, because of VULNDB=offline"},
 		"a mirror":                   {"https://mirror.example", "echo", true, "-db https://mirror.example ./..."},
 		"the database, if none else": {"", "echo", true, "-db https://vuln.go.dev ./..."},
 	} {

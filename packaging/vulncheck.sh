@@ -9,11 +9,11 @@ set -eu
 cd "$(dirname "$0")/.."
 
 if [ "${VULNDB:-}" = offline ]; then
-	echo 'vulnerabilities: NOT CHECKED, for VULNDB=offline says so' >&2
+	echo 'vulnerabilities: NOT CHECKED, because of VULNDB=offline' >&2
 	exit 0
 fi
 database=${VULNDB:-https://vuln.go.dev}
 ${GO:-go} run "$1" -db "$database" ./... || {
-	echo "vulnerabilities: one is told above, or nothing was checked. Where $database cannot be reached, name a mirror with VULNDB=URL, or say VULNDB=offline" >&2
+	echo "vulnerabilities: see the findings above. If $database cannot be reached, give a mirror with VULNDB=URL, or skip the check with VULNDB=offline" >&2
 	exit 1
 }
