@@ -120,6 +120,10 @@ func (s *Server) authenticate(c *fiber.Ctx) (appliance.APIKey, error) {
 	if len(tokens) == 1 {
 		token = string(tokens[0])
 	}
+	if token == "" && len(c.Context().Request.Header.Peek("Authorization")) > 0 {
+		return appliance.APIKey{}, appliance.Errorf(appliance.CodeMissingAPIKey,
+			"an API key is required in the x-api-key header: send it there instead of in Authorization")
+	}
 	ctx := s.deadlines.context()
 	return appliance.Authenticate(ctx, s.attestor.Keys, token)
 }

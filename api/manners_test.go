@@ -155,3 +155,20 @@ func TestHTTPSIsAnsweredWithHSTS(t *testing.T) {
 		c.Close()
 	}
 }
+
+func TestMistakesOfClientsNameTheRemedy(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	snake := strings.Replace(good, "unspendableAddress", "unspendable_address", 1)
+	for name, mistake := range map[string]struct {
+		body, header, value, says string
+	}{
+		"another spelling": {snake, "x-api-key", r.token, `there is no field "unspendable_address"; did you mean unspendableAddress?`},
+		"a bearer token":   {good, "Authorization", "Bearer " + r.token, "x-api-key header: send it there instead of in Authorization"},
+	} {
+		a := r.do("POST", attestPath, mistake.body, mistake.header, mistake.value, "Content-Type", "application/json")
+		if p := a.problem(); !strings.Contains(p.Detail, mistake.says) {
+			t.Errorf("%s: %s, want %q", name, a, mistake.says)
+		}
+	}
+}

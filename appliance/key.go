@@ -243,9 +243,9 @@ func (k APIKey) State(now time.Time) KeyState {
 func (k APIKey) Usable(now time.Time) error {
 	switch k.State(now) {
 	case KeyRevoked:
-		return Errorf(CodeAPIKeyRevoked, "the API key was revoked")
+		return Errorf(CodeAPIKeyRevoked, "the API key was revoked: ask the operator of the appliance for a new key")
 	case KeyExpired:
-		return Errorf(CodeAPIKeyExpired, "the API key expired at %s", k.Expires.Format(time.RFC3339))
+		return Errorf(CodeAPIKeyExpired, "the API key expired at %s: ask the operator of the appliance for a new key", k.Expires.Format(time.RFC3339))
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"errors"
+	"reflect"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -68,11 +69,30 @@ func explain(err error) error {
 		return notAnObject()
 	case errors.Is(err, json.ErrUnknownName):
 		name := fieldOf(semantic.JSONPointer)
+		if meant := similarField(semantic.GoType, name); meant != "" {
+			return appliance.Errorf(appliance.CodeUnknownField, "there is no field %s; did you mean %s?", strconv.Quote(name), meant).In(name)
+		}
 		return appliance.Errorf(appliance.CodeUnknownField, "there is no field %s", strconv.Quote(name)).In(name)
 	case semantic.Err != nil:
 		return appliance.Errorf(appliance.CodeInvalidJSON, "%s: %s", fieldOf(semantic.JSONPointer), semantic.Err)
 	}
 	return appliance.Errorf(appliance.CodeInvalidJSON, "%s must not be a JSON %s", fieldOf(semantic.JSONPointer), semantic.JSONKind)
+}
+
+// similarField returns the struct's member that differs from name in case, hyphens and underscores only, such as
+// unspendableAddress for unspendable_address.
+func similarField(t reflect.Type, name string) string {
+	plain := strings.NewReplacer("_", "", "-", "")
+	if t == nil || t.Kind() != reflect.Struct {
+		return ""
+	}
+	for _, f := range reflect.VisibleFields(t) {
+		member, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if member != "" && strings.EqualFold(plain.Replace(name), member) {
+			return member
+		}
+	}
+	return ""
 }
 
 // fieldOf returns the path of a member: its name, prefixed by the names of the enclosing members.

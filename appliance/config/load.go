@@ -88,7 +88,7 @@ func readFile(path string) (values map[string]any, unknown, err error) {
 		case missing && optional:
 			return nil, nil, nil
 		case missing:
-			return nil, nil, fmt.Errorf("configuration %s is not there: 'attestd setup' writes one", path)
+			return nil, nil, fmt.Errorf("configuration %s does not exist: create it with: attestd setup", path)
 		}
 		return nil, nil, fmt.Errorf("configuration %s: %w", path, plainYAML(err))
 	}
@@ -102,7 +102,7 @@ func readFile(path string) (values map[string]any, unknown, err error) {
 		}
 		why := fmt.Errorf("no value %q; did you mean %s?", name, nearest(name, settingNames()))
 		if isSection(name) {
-			why = fmt.Errorf("%s is a section: its values stand beneath it, indented", name)
+			why = fmt.Errorf("%s is a section: write its values below it, indented", name)
 		}
 		unknown = errors.Join(unknown, fmt.Errorf("configuration %s: %w (line %d)", path, why, lines[name]))
 		k.Delete(name)

@@ -150,7 +150,11 @@ func plainYAML(err error) error {
 		return err
 	}
 	text = strings.TrimSpace(strings.TrimPrefix(text, "unmarshal errors:"))
-	text = intoGo.ReplaceAllString(text, "is not a list of names with their values")
+	if intoGo.MatchString(text) {
+		text = intoGo.ReplaceAllString(text, "is not a list of names with their values")
+	} else if !strings.Contains(text, "already defined") {
+		text += ": indent with spaces, and quote values that contain a colon"
+	}
 	return errors.New(strings.ReplaceAll(text, "\n  ", "; "))
 }
 
