@@ -135,7 +135,7 @@ func (c *Config) validateKeys(check func(ok bool, format string, args ...any)) {
 			check(false, "hsm.keys: entry %d: name %.64q must be 1 to 64 letters, digits, dots, dashes and underscores, the first a letter or a digit", i+1, k.Name)
 			continue
 		}
-		check(!names[k.Name], "hsm.keys: %s: there are two of that name", k.Name)
+		check(!names[k.Name], "hsm.keys: %s: two keys have this name; rename one", k.Name)
 		names[k.Name] = true
 		check(k.State == appliance.AttestorKeyActive || k.State == appliance.AttestorKeyRetiring, "hsm.keys: %s: state %q is not active or retiring", k.Name, k.State)
 		check((k.URI == "") != (len(k.URIs) == 0), "hsm.keys: %s: give uri, or uris for several tokens of the key", k.Name)

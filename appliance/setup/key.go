@@ -74,7 +74,7 @@ func (s *setup) findKey(ctx context.Context) error {
 			"tokens), or correct hsm.uri. For a new key, with another address, move " + s.result.Configuration + " away, then run setup"
 	}
 	if tokens := s.emptyTokens(); tokens != "" {
-		return fmt.Errorf("there is no SoftHSM token in %s.\n%s", tokens, bringBack)
+		return fmt.Errorf("no SoftHSM token in %s.\n%s", tokens, bringBack)
 	}
 	found, err := s.Inspect(ctx, 1)
 	switch {

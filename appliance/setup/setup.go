@@ -480,7 +480,7 @@ func (s *setup) makeAPIKey(ctx context.Context) (err error) {
 		file = filepath.Join(s.folder, "api-key")
 	}
 	if file != "-" && files.Exists(file) {
-		return fmt.Errorf("there is no usable API key, but %s exists: remove the file, or give another one with --api-key-file", file)
+		return fmt.Errorf("no API key is usable, but %s exists: remove the file, or give another one with --api-key-file", file)
 	}
 	_, token, err := o.CreateKey(ctx, appliance.KeyRequest{Name: s.APIKeyName})
 	if err != nil {

@@ -81,7 +81,7 @@ func (a *app) acceptLoss(cmd *cobra.Command, reason string) error {
 // printLog shows the name and the verifier key of a new log, which the operator must pass on.
 func printLog(w io.Writer, origin, verifierKey string) {
 	fields(w, [][2]string{{"  origin", origin}, {"  verifier key", verifierKey}})
-	fmt.Fprintln(w, "Give the new verifier key to everyone who pinned the old one, which no longer signs. The first leaf has the reason: attestd log list --events")
+	fmt.Fprintln(w, "Give the new verifier key to all auditors with the old one, which no longer signs. The first leaf has the reason: attestd log list --events")
 }
 
 // operator names the user of this command for the log's auditors. Under sudo, it names the invoking user, too.

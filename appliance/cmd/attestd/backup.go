@@ -55,7 +55,7 @@ SoftHSM, the folder of its tokens).`,
 		},
 	}
 	cmd.Flags().IntVar(&b.keep, "keep", 0, "with a FOLDER: number of backups to keep; older ones are removed; 0 keeps all")
-	cmd.Flags().StringVar(&b.recipient, "recipient", "", "age recipient, age1…, for whom the log key is encrypted (default: backup.recipient)")
+	cmd.Flags().StringVar(&b.recipient, "recipient", "", "age recipient of the encrypted log key, age1… (default: backup.recipient)")
 	cmd.Flags().StringVar(&b.passphraseFile, "passphrase-file", "", "file with the passphrase that encrypts the log key; - for standard input (default: backup.passphrase_file)")
 	cmd.Flags().BoolVar(&b.quick, "quick", false, "check only the copy's format and checkpoint, not each record")
 	return cmd

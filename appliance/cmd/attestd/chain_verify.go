@@ -156,7 +156,7 @@ func (a *app) verifyChain(cmd *cobra.Command, audit chainAudit, contract chain.C
 	found, upTo, err := chain.Scan(cmd.Context(), contract, "attestd/"+version(), func(done, total uint64) { update(int64(done), int64(total)) })
 	end()
 	if err != nil {
-		return interrupted(cmd.Context(), fmt.Errorf("chain verify: %w", err), "there is no result, and nothing was changed")
+		return interrupted(cmd.Context(), fmt.Errorf("chain verify: %w", err), "no result; the data is unchanged")
 	}
 	report.Block, report.Redemptions = upTo, len(found)
 	for _, r := range found {

@@ -22,8 +22,8 @@ func newConfig(a *app) *cobra.Command {
 func newConfigCheck(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
-		Short: "Validate the configuration without starting anything",
-		Long: `Validate the configuration without starting anything. The output lists all faults, each with its line or
+		Short: "Validate the configuration without starting the daemon",
+		Long: `Validate the configuration without starting the daemon. The output lists all faults, each with its line or
 environment variable. Checks that need the HSM or another machine are listed as not checked: 'attestd doctor'
 does them.`,
 		Example: "  attestd config check --config /etc/attestd/attestd.yaml",

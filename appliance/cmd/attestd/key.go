@@ -221,7 +221,7 @@ func (a *app) confirm(ctx context.Context, question string, args ...any) error {
 		if answer == "y" || answer == "yes" {
 			return nil
 		}
-		return errors.New("not confirmed, nothing was changed")
+		return errors.New("not confirmed, the key is unchanged")
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -105,7 +105,7 @@ func (v *logVerify) run(cmd *cobra.Command, args []string) error {
 	}
 	end()
 	if err != nil {
-		return interrupted(cmd.Context(), err, "there is no result, and nothing was changed")
+		return interrupted(cmd.Context(), err, "no result; the data is unchanged")
 	}
 	return v.printReport(v.found(report))
 }

@@ -278,7 +278,7 @@ func (a *app) verifyReplica(ctx context.Context, backend replicaBackend, sample 
 	report, err := backend.VerifyReplica(ctx, sample, update)
 	end()
 	if err != nil {
-		return interrupted(ctx, err, "there is no result, and nothing was changed")
+		return interrupted(ctx, err, "no result; the data is unchanged")
 	}
 	err = a.print(struct {
 		OK bool `json:"ok"`

@@ -112,7 +112,7 @@ func (r restore) run(ctx context.Context, name string) error {
 		done, err = archive.Restore(ctx, f, c.DataDir, options)
 	}
 	if err != nil {
-		return interrupted(ctx, r.explain(name, err), "nothing was restored, and the existing files are unchanged")
+		return interrupted(ctx, r.explain(name, err), "not restored; the existing files are unchanged")
 	}
 	if err := recordRestored(ctx, c, done); err != nil {
 		r.say("The backup is restored, but the journal cannot record the event: %s", err)

@@ -83,7 +83,7 @@ missing. Run it as root; the files then belong to the service's user.`,
 
 func addSetupFlags(cmd *cobra.Command, o *setup.Options) {
 	f := cmd.Flags()
-	f.BoolVarP(&o.Yes, "yes", "y", false, "ask nothing")
+	f.BoolVarP(&o.Yes, "yes", "y", false, "use the defaults without questions")
 	f.StringVar(&o.Module, "module", "", "PKCS#11 library (default: the library of the HSM found, or SoftHSM)")
 	f.StringVar(&o.Token, "token", "attestd", "label of the token; a missing SoftHSM token is created")
 	f.StringVar(&o.Key, "key", "attestor", "label of the key; a missing key is created")

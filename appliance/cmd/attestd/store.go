@@ -154,7 +154,7 @@ func (a *app) migrate(ctx context.Context, url, role string, dryRun bool) error 
 		case len(pending) == 0:
 			fmt.Fprintf(w, "The schema has version %d already, the newest version of this attestd.\n", now.Version)
 		case dryRun:
-			fmt.Fprintf(w, "%d migrations would change the schema from version %d to %d; nothing was changed.\n", len(pending), now.Version, now.Newest)
+			fmt.Fprintf(w, "%d migrations would change the schema from version %d to %d; this was a dry run.\n", len(pending), now.Version, now.Newest)
 		default:
 			fmt.Fprintf(w, "The schema now has version %d, migrated from version %d.\n", to, now.Version)
 		}
