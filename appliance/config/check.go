@@ -43,7 +43,7 @@ func (c *Config) validate() error {
 		optional := a.name != "server.listen" && a.value == ""
 		check(optional || IsHostPort(a.value), "%s: %q is not an address and port such as 127.0.0.1:8080", a.name, a.value)
 	}
-	check((c.Server.TLS.Cert == "") == (c.Server.TLS.Key == ""), "server.tls: cert and key go together")
+	check((c.Server.TLS.Cert == "") == (c.Server.TLS.Key == ""), "server.tls: set cert and key together")
 	check(c.Server.TLS.ClientCA == "" || c.Server.TLS.Cert != "", "server.tls.client_ca: needs server.tls.cert and server.tls.key")
 	c.validateServer(check)
 	c.validateConsole(check)
@@ -91,7 +91,7 @@ func (c *Config) validateJournal(check func(ok bool, format string, args ...any)
 	check(c.Backup.Recipient == "" || c.Backup.PassphraseFile == "", "backup: set recipient or passphrase_file, not both")
 	if c.Backup.Recipient != "" {
 		_, err := age.ParseRecipients(strings.NewReader(c.Backup.Recipient))
-		check(err == nil, "backup.recipient: %q is no recipient of age, such as age-keygen prints: age1…", c.Backup.Recipient)
+		check(err == nil, "backup.recipient: %q is not an age recipient such as age1…, which age-keygen prints", c.Backup.Recipient)
 	}
 }
 

@@ -32,8 +32,8 @@ func (c *Config) validateConsole(check func(ok bool, format string, args ...any)
 	if c.Console.Listen == "" || IsLoopback(c.Console.Listen) {
 		return
 	}
-	check(c.Server.TLS.ClientCA != "", "console.listen: %s is reached by other machines, which takes server.tls.cert, server.tls.key and server.tls.client_ca; or listen on 127.0.0.1", c.Console.Listen)
-	check(c.Console.URL != "" || !isAnyAddress(c.Console.Listen), "console.listen: %s is every address of this machine: set console.url to the one that browsers use", c.Console.Listen)
+	check(c.Server.TLS.ClientCA != "", "console.listen: other machines can reach %s: set server.tls.cert, server.tls.key and server.tls.client_ca; or listen on 127.0.0.1", c.Console.Listen)
+	check(c.Console.URL != "" || !isAnyAddress(c.Console.Listen), "console.listen: %s means all addresses of this machine: set console.url to the address that browsers use", c.Console.Listen)
 }
 
 func (c *Config) validateOIDC(check func(ok bool, format string, args ...any)) {
@@ -44,7 +44,7 @@ func (c *Config) validateOIDC(check func(ok bool, format string, args ...any)) {
 	u, err := url.Parse(o.Issuer)
 	check(err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && IsLoopback(net.JoinHostPort(u.Hostname(), "0"))),
 		"console.oidc.issuer: %q is not an address such as https://login.example.com", o.Issuer)
-	check(o.ClientID != "", "console.oidc.client_id: is needed with console.oidc.issuer")
+	check(o.ClientID != "", "console.oidc.client_id: must be set with console.oidc.issuer")
 	check(slices.Contains(o.Scopes, "openid"), "console.oidc.scopes: must have openid")
 	check(len(o.Viewers)+len(o.Auditors)+len(o.Operators) > 0, "console.oidc: no group may open the console: set viewers, auditors or operators")
 	if o.ClientSecret != "" {

@@ -22,7 +22,7 @@ func TestWhatTheConsoleTakes(t *testing.T) {
 		"console: { oidc: { issuer: https://i.example, " + groups + " } }":                                   "",
 		"console: { oidc: { issuer: http://i.example, " + groups + " } }":                                    "console.oidc.issuer:",
 		"console: { oidc: { issuer: http://127.0.0.1:1, " + groups + " } }":                                  "",
-		"console: { oidc: { issuer: https://i.example, operators: [a] } }":                                   "console.oidc.client_id: is needed",
+		"console: { oidc: { issuer: https://i.example, operators: [a] } }":                                   "console.oidc.client_id: must be set",
 		"console: { oidc: { issuer: https://i.example, client_id: a } }":                                     "no group may open the console",
 		"console: { oidc: { issuer: https://i.example, scopes: [email], " + groups + " } }":                  "must have openid",
 		"console: { oidc: { issuer: https://i.example, client_secret: plain, " + groups + " } }":             "must be file:/path or credential:NAME",

@@ -126,8 +126,8 @@ func (c *Config) validateKeys(check func(ok bool, format string, args ...any)) {
 	if len(c.HSM.Keys) == 0 {
 		return
 	}
-	check(c.HSM.Address == "", "hsm.address: is of the one key of hsm.uri; with hsm.keys it stands in the key's entry, as address")
-	check(len(c.HSM.Keys) <= appliance.MostAttestorKeys, "hsm.keys: has %d entries, and may have %d", len(c.HSM.Keys), appliance.MostAttestorKeys)
+	check(c.HSM.Address == "", "hsm.address: applies to hsm.uri only; with hsm.keys, set address in the key's entry")
+	check(len(c.HSM.Keys) <= appliance.MostAttestorKeys, "hsm.keys: has %d entries; the maximum is %d", len(c.HSM.Keys), appliance.MostAttestorKeys)
 	check(c.DefaultKey().Name != "", "hsm.keys: set state: active on one key, which signs for API keys without a binding")
 	names, addresses := make(map[string]bool), make(map[appliance.Address]string)
 	for i, k := range c.HSM.Keys {
@@ -140,7 +140,7 @@ func (c *Config) validateKeys(check func(ok bool, format string, args ...any)) {
 		check(k.State == appliance.AttestorKeyActive || k.State == appliance.AttestorKeyRetiring, "hsm.keys: %s: state %q is not active or retiring", k.Name, k.State)
 		check((k.URI == "") != (len(k.URIs) == 0), "hsm.keys: %s: give uri, or uris for several tokens of the key", k.Name)
 		expected, _ := k.Expected()
-		check(k.Address != "", "hsm.keys: %s: address is missing: attestd hsm keygen prints it, and attestd hsm status", k.Name)
+		check(k.Address != "", "hsm.keys: %s: address is missing; attestd hsm status shows it", k.Name)
 		if expected != nil {
 			check(addresses[*expected] == "", "hsm.keys: %s: has the address of %s", k.Name, addresses[*expected])
 			addresses[*expected] = k.Name

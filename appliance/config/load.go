@@ -100,7 +100,7 @@ func readFile(path string) (values map[string]any, unknown, err error) {
 		if lines == nil {
 			lines = readLines(path)
 		}
-		why := fmt.Errorf("no value %q; did you mean %s?", name, nearest(name, settingNames()))
+		why := fmt.Errorf("no setting %q; did you mean %s?", name, nearest(name, settingNames()))
 		if isSection(name) {
 			why = fmt.Errorf("%s is a section: write its values below it, indented", name)
 		}
@@ -141,7 +141,7 @@ func readEnv(environ []string) (values map[string]any, wrong error) {
 		name, known := byVariable[variable]
 		if !known {
 			variables := slices.Collect(maps.Keys(byVariable))
-			wrong = errors.Join(wrong, fmt.Errorf("environment: no value %s; did you mean %s?", variable, nearest(variable, variables)))
+			wrong = errors.Join(wrong, fmt.Errorf("environment: no setting %s; did you mean %s?", variable, nearest(variable, variables)))
 			continue
 		}
 		values[name] = value

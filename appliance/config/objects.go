@@ -62,7 +62,7 @@ func (o Objects) decodeOne(item any, target reflect.Value) error {
 	var failures []error
 	for name := range given {
 		if names := o.names(); !slices.Contains(names, name) {
-			failures = append(failures, fmt.Errorf("no value %q; did you mean %s?", name, nearest(name, names)))
+			failures = append(failures, fmt.Errorf("no setting %q; did you mean %s?", name, nearest(name, names)))
 		}
 	}
 	for _, member := range o {

@@ -102,7 +102,7 @@ func (s Sink) validate(check func(ok bool, format string, args ...any)) {
 	check(s.BatchBytes > 0 && s.BatchBytes <= maxSinkBytes, "batch_bytes: must be more than zero, and at most 64MiB")
 	check(s.Interval >= minInterval, "interval: must be at least %s", minInterval)
 	check(s.Timeout > 0, "timeout: must be more than zero")
-	check((s.Cert == "") == (s.Key == ""), "cert and key go together")
+	check((s.Cert == "") == (s.Key == ""), "set cert and key together")
 	if s.Type == SinkFile {
 		check(filepath.IsAbs(s.Path), "path: %q is not an absolute path", s.Path)
 		check(s.URL == "" && s.CA == "" && s.Cert == "" && s.ServerName == "" && len(s.Headers) == 0 && !s.Gzip, "type file has path, but not url, ca, cert, server_name, headers or gzip")

@@ -90,11 +90,11 @@ func TestMistakesInSinksAreNamed(t *testing.T) {
 		`{name: a, type: udp, url: "tls://h"}`:                                              `type: "udp" is not syslog, https or file`,
 		`{name: A b, type: file, path: /a}`:                                                 `name: "A b" is not a name`,
 		`{name: a, type: file, path: /a}, {name: a, type: file, path: /b}`:                  "entry 2: name: a is another sink's",
-		`{name: a, type: file, pth: /a}`:                                                    `entry 1: no value "pth"; did you mean path?`,
+		`{name: a, type: file, pth: /a}`:                                                    `entry 1: no setting "pth"; did you mean path?`,
 		`{name: a, type: file, path: /a, timeout: 30}`:                                      "entry 1: timeout: 30 is not a duration",
 		`{name: a, type: file, path: /a, start: 5}`:                                         "start: 5 is not text",
 		`{name: a, type: file, path: /a, batch: 0}`:                                         "batch: must be 1 to",
-		`{name: a, type: https, url: "https://h", cert: /c}`:                                "cert and key go together",
+		`{name: a, type: https, url: "https://h", cert: /c}`:                                "set cert and key together",
 	} {
 		_, err := load(t, filepath.Join(t.TempDir(), "attestd.yaml"), []byte("audit:\n  sinks: ["+sink+"]\n"))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

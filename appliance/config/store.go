@@ -59,7 +59,7 @@ func (u DatabaseURL) As(user string) (DatabaseURL, error) {
 	bare := string(u.WithoutPassword())
 	scheme, rest, found := strings.Cut(bare, "://")
 	if !found {
-		return "", errors.New("not a URL of PostgreSQL")
+		return "", errors.New("not a PostgreSQL URL")
 	}
 	end := len(rest)
 	if i := strings.IndexAny(rest, "/?"); i >= 0 {
