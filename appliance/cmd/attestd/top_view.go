@@ -49,7 +49,7 @@ func (v *topView) look(ctx context.Context) {
 	case err != nil:
 		v.state = err.Error()
 	case status.Signing.State == wire.SigningReady:
-		v.state = "signs"
+		v.state = "signing"
 	default:
 		v.state = "not signing: " + string(status.Signing.State) + "; " + status.Signing.Remedy
 	}
