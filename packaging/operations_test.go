@@ -373,7 +373,7 @@ func (o *operator) rotation(t *testing.T) {
 	if out := o.types(t, "Steps, console 3"); !strings.Contains(out, "The attestation is good.") {
 		t.Errorf("the trial:\n%s", out)
 	}
-	if out := o.types(t, "Steps, console 4"); !strings.Contains(out, "signs attestor-2028.") {
+	if out := o.types(t, "Steps, console 4"); !strings.Contains(out, "is bound to attestor-2028.") {
 		t.Errorf("bound:\n%s", out)
 	}
 	if out := o.types(t, "Steps, console 5"); !strings.Contains(out, "is retiring; 0 API keys are bound to it") {

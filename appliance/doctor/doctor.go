@@ -154,6 +154,9 @@ func (p *subject) checkConfiguration() []Finding {
 	if err == nil {
 		p.service, err = service.UserOf(c.DataDir)
 	}
+	if errors.Is(err, fs.ErrPermission) {
+		return []Finding{fail(asRoot, "not allowed for this user: %s", err)}
+	}
 	if err != nil {
 		return []Finding{fail("correct the configuration, then run: attestd config check", "%s", err)}
 	}

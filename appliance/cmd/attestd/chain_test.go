@@ -295,7 +295,7 @@ func TestTheDocumentOfTheWatchtowerIsTyped(t *testing.T) {
 func TestTheWatchtowersFilesAreReadWithoutADaemon(t *testing.T) {
 	w := newWatched(t)
 	t.Parallel() // from here: this process makes the tokens
-	if out := w.fails(t, "chain", "status"); !strings.Contains(out, "is not there") {
+	if out := w.fails(t, "chain", "status"); !strings.Contains(out, "does not exist") {
 		t.Errorf("before the first start: %s", out)
 	}
 	w.start(t)

@@ -65,7 +65,7 @@ func damageReplica(t *testing.T, damage func(path string) error, serving bool) {
 		t.Fatal(err)
 	}
 	if !serving {
-		if out := d.run(t, "doctor"); !strings.Contains(out, "warn  replica") || !strings.Contains(out, "→ systemctl start attestd sets it aside") {
+		if out := d.run(t, "doctor"); !strings.Contains(out, "warn  replica") || !strings.Contains(out, "→ start attestd, which sets the file aside") {
 			t.Errorf("doctor before the start:\n%s", out)
 		}
 		d.start(t)
@@ -88,7 +88,7 @@ func damageReplica(t *testing.T, damage func(path string) error, serving bool) {
 		t.Errorf("the log does not say so:\n%s", d.log())
 	}
 	out := d.run(t, "doctor")
-	for _, want := range []string{"warn  replica", ".damaged-", "→ attestd replica import FILE"} {
+	for _, want := range []string{"warn  replica", ".damaged-", "→ fill the new replica: attestd replica import FILE"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("doctor lacks %q:\n%s", want, out)
 		}

@@ -141,7 +141,7 @@ func TestATruncatedExportSaysWhatWasNotChecked(t *testing.T) {
 		says   []string
 	}{
 		"a verifier key alone":      {logVerify{isFile: true}, report, []string{"others see the same history", "records after the 3 of this file"}},
-		"a witnessed export":        {logVerify{isFile: true, witnesses: witnessed}, report, []string{"records after the 3 of this file, which may be cut back to 2"}},
+		"a witnessed export":        {logVerify{isFile: true, witnesses: witnessed}, report, []string{"records after the 3 of this file, which may be truncated at 2"}},
 		"the appliance":             {logVerify{}, report, []string{"others see the same history"}},
 		"the appliance, since":      {logVerify{earlier: "file"}, report, []string{"records after those of --since-checkpoint"}},
 		"the appliance, up to date": {logVerify{witnesses: witnessed}, report, nil},
