@@ -13,7 +13,7 @@ func TestWhatTheConsoleTakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"console: { listen: 127.0.0.1:9465 }":                                                                "",
 		"console: { listen: localhost }":                                                                     `console.listen: "localhost" is not an address`,
-		"console: { listen: 192.0.2.1:9465 }":                                                                "console.listen: 192.0.2.1:9465 is reached by other machines",
+		"console: { listen: 192.0.2.1:9465 }":                                                                "console.listen: other machines can reach 192.0.2.1:9465",
 		tls + "console: { listen: 192.0.2.1:9465 }":                                                          "",
 		tls + "console: { listen: ':9465' }":                                                                 "set console.url",
 		tls + "console: { listen: ':9465', url: https://c.example }":                                         "",
