@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"github.com/attestd/attestd/appliance/quorum"
 )
 
 func TestACheckThatHangsIsAFailedCheck(t *testing.T) {
@@ -24,4 +26,14 @@ func TestACheckThatHangsIsAFailedCheck(t *testing.T) {
 			t.Errorf("%+v", found)
 		}
 	})
+}
+
+func TestMembersThatFailAreAFailureOnceTooFewAreLeft(t *testing.T) {
+	well, away := quorum.MemberStatus{Name: "geneva"}, quorum.MemberStatus{Name: "tokyo", Error: "no answer"}
+	for want, members := range map[State][]quorum.MemberStatus{OK: {well, well}, Warn: {well, away}, Fail: {away, away}} {
+		findings := judgeQuorum(quorum.Status{Threshold: 2, Members: members})
+		if got := Worst(findings); got != want {
+			t.Errorf("%v, not %v: %v", got, want, findings)
+		}
+	}
 }
