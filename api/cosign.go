@@ -29,7 +29,9 @@ func (s *Server) cosign(c *fiber.Ctx) error {
 	if err := s.checkCosign(r, id); err != nil {
 		return err
 	}
-	e, _, err := s.attestor.Attest(ctx, appliance.Call{Key: Key(c), Request: r.Request(), IdempotencyKey: id, Coordinator: r.Coordinator})
+	e, _, err := s.attestor.Attest(ctx, appliance.Call{
+		Key: Key(c), Request: r.Request(), IdempotencyKey: id, Coordinator: r.Coordinator,
+	})
 	if err != nil {
 		return err
 	}
@@ -56,10 +58,11 @@ func (s *Server) checkCosign(r quorum.Cosign, id string) error {
 	case len(r.Coordinator) > maxOrigin:
 		return appliance.Errorf(appliance.CodeInvalidField, "coordinator has more than %d bytes", maxOrigin).In("coordinator")
 	case id == "":
-		return appliance.Errorf(appliance.CodeInvalidIdempotencyKey, "Idempotency-Key is required: the id of the coordinator's request")
+		return appliance.Errorf(appliance.CodeInvalidIdempotencyKey,
+			"Idempotency-Key is required: the id of the coordinator's request")
 	}
 	if want := s.attestor.Scheme.Digest(r.Request()); want != *r.Hash {
-		return appliance.Errorf(appliance.CodeInvalidField, "hash is not what this member signs for these addresses, which is by scheme %s: "+
+		return appliance.Errorf(appliance.CodeInvalidField, "hash is not the digest of these addresses by this member's scheme, %s: "+
 			"attestation.scheme must be the same at all members", s.attestor.Scheme.Name).In("hash")
 	}
 	return nil

@@ -105,7 +105,7 @@ func depsCases() []depsCase {
 		},
 		{
 			name: "no such package", programs: map[string]string{"dnf": "seq 100; echo no match for softhsm; exit 1", "id": "echo 0"},
-			says: []string{"\n99\n100\nno match for softhsm\n", "All that it printed is in bin/deps.log"}, fails: true,
+			says: []string{"\n99\n100\nno match for softhsm\n", "The complete output is in bin/deps.log"}, fails: true,
 		},
 		{
 			name: "neither apt nor dnf", programs: map[string]string{"id": "echo 0"},

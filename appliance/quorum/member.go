@@ -59,7 +59,9 @@ const (
 func (m *member) cosign(ctx context.Context, r appliance.CosignRequest) answer {
 	begin := time.Now()
 	var a appliance.Attestation
-	body := Cosign{UnspendableAddress: &r.UnspendableAddress, Beneficiary: &r.Beneficiary, Hash: &r.Hash, Coordinator: m.quorum.opts.Origin}
+	body := Cosign{
+		UnspendableAddress: &r.UnspendableAddress, Beneficiary: &r.Beneficiary, Hash: &r.Hash, Coordinator: m.quorum.opts.Origin,
+	}
 	err := m.call(ctx, http.MethodPost, r.ID, body, &a)
 	if err == nil {
 		err = m.check(a, r.Hash)
@@ -103,8 +105,9 @@ func (m *member) note(err error, took time.Duration) *failure {
 	m.mu.Unlock()
 	switch {
 	case f != nil && f.kind == kindInvalid:
-		m.log.Error("quorum: a member's answer does not count, because an honest member does not give it: ask its operator what changed there", "why", f.detail)
-		m.quorum.opts.Events.Record(appliance.Event{Kind: EventInvalidAnswer, Details: map[string]string{"member": m.Name, "why": f.detail}})
+		m.log.Error("quorum: a member's answer does not count: ask its operator what changed there", "why", f.detail)
+		details := map[string]string{"member": m.Name, "why": f.detail}
+		m.quorum.opts.Events.Record(appliance.Event{Kind: EventInvalidAnswer, Details: details})
 	case changed && f != nil && f.kind == kindFailed:
 		m.log.Warn("quorum: a member does not sign", "why", f.detail)
 	case changed:
@@ -166,7 +169,8 @@ func (m *member) call(ctx context.Context, method, id string, body, into any) er
 	case m.slots <- struct{}{}:
 		defer func() { <-m.slots }()
 	default:
-		return &failure{code: appliance.CodeOverloaded, detail: fmt.Sprintf("%d earlier requests are not answered yet", maxPending)}
+		why := fmt.Sprintf("%d earlier requests are not answered yet", maxPending)
+		return &failure{code: appliance.CodeOverloaded, detail: why}
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.quorum.opts.Timeout)
 	defer cancel()

@@ -82,7 +82,8 @@ func New(o Options) *Quorum {
 	q := &Quorum{opts: o}
 	q.base, q.stop = context.WithCancel(context.Background())
 	for _, m := range o.Members {
-		q.members = append(q.members, &member{Member: m, quorum: q, log: o.Logger.With("member", m.Name), slots: make(chan struct{}, maxPending)})
+		one := &member{Member: m, quorum: q, log: o.Logger.With("member", m.Name), slots: make(chan struct{}, maxPending)}
+		q.members = append(q.members, one)
 	}
 	return q
 }
@@ -102,7 +103,9 @@ type answer struct {
 
 // Cosign implements appliance.Attestor.Cosign. The requests continue after enough members have signed, so that each
 // member's state is known and its connection is used again.
-func (q *Quorum) Cosign(ctx context.Context, r appliance.CosignRequest) (join func(appliance.Attestation) (*appliance.Quorum, error)) {
+func (q *Quorum) Cosign(
+	ctx context.Context, r appliance.CosignRequest,
+) (join func(appliance.Attestation) (*appliance.Quorum, error)) {
 	answers := make(chan answer, len(q.members))
 	for _, m := range q.members {
 		q.busy.Go(func() { answers <- m.cosign(q.base, r) })

@@ -76,6 +76,8 @@ type told struct {
 	Hash               string `json:"hash,omitempty"`
 	SignerAddress      string `json:"signerAddress,omitempty"`
 	Scheme             string `json:"scheme,omitempty"`
+	Coordinator        string `json:"coordinator,omitempty"` // of a record that was cosigned for another appliance
+	Contract           string `json:"contract,omitempty"`    // of a record that a quorum signed
 	UnspendableAddress string `json:"unspendableAddress,omitempty"`
 	Beneficiary        string `json:"beneficiary,omitempty"`
 
@@ -112,6 +114,10 @@ func (f Form) tell(e appliance.Entry) told {
 	}
 	r := e.Record
 	t.KeyID, t.Hash, t.SignerAddress, t.Scheme = r.KeyID, r.Hash.String(), r.SignerAddress.String(), string(r.Scheme)
+	t.Coordinator = r.Coordinator
+	if r.Quorum != nil {
+		t.Contract = r.Quorum.Contract.String()
+	}
 	if unspendable {
 		t.UnspendableAddress = r.UnspendableAddress.String()
 	}

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -38,8 +39,9 @@ type quorumMember struct {
 	proxy   *httptest.Server
 }
 
-// startQuorum starts three members of which threshold must sign.
-func startQuorum(t *testing.T, threshold int, settings ...string) *quorumRig {
+// startQuorum starts three members of which threshold must sign. Their time limits are far above what a busy machine
+// needs, so that only a member that is down or stopped does not sign.
+func startQuorum(t *testing.T, threshold int) *quorumRig {
 	t.Helper()
 	q := &quorumRig{T: t, threshold: threshold}
 	for i := range q.members {
@@ -49,12 +51,14 @@ func startQuorum(t *testing.T, threshold int, settings ...string) *quorumRig {
 		var others []map[string]string
 		for k, other := range q.members {
 			if k != i {
-				others = append(others, map[string]string{"name": other.name, "signer": other.signer.String(), "url": other.proxy.URL, "api_key": "file:" + other.cosignKey(t, m)})
+				others = append(others, map[string]string{
+					"name": other.name, "signer": other.signer.String(), "url": other.proxy.URL, "api_key": "file:" + other.cosignKey(t, m),
+				})
 			}
 		}
 		list, _ := json.Marshal(others)
-		m.configure("ATTESTD_QUORUM_CONTRACT="+quorumContract, fmt.Sprintf("ATTESTD_QUORUM_THRESHOLD=%d", threshold), "ATTESTD_QUORUM_MEMBERS="+string(list))
-		m.configure(settings...)
+		m.configure("ATTESTD_QUORUM_CONTRACT="+quorumContract, "ATTESTD_QUORUM_MEMBERS="+string(list),
+			fmt.Sprintf("ATTESTD_QUORUM_THRESHOLD=%d", threshold), "ATTESTD_QUORUM_TIMEOUT=50s", "ATTESTD_SERVER_REQUEST_TIMEOUT=60s")
 	}
 	for _, m := range q.members {
 		m.restart(t)
@@ -100,7 +104,9 @@ func (m *quorumMember) cosignKey(t *testing.T, other *quorumMember) string {
 	t.Helper()
 	admin := client.NewAdmin(filepath.Join(m.dir, "admin.sock"))
 	defer admin.Close()
-	_, token, err := admin.CreateKey(t.Context(), appliance.KeyRequest{Name: other.name, Scopes: []appliance.Scope{appliance.ScopeCosign}, Rate: appliance.Unlimited})
+	_, token, err := admin.CreateKey(t.Context(), appliance.KeyRequest{
+		Name: other.name, Scopes: []appliance.Scope{appliance.ScopeCosign}, Rate: appliance.Unlimited,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +209,21 @@ func (q *quorumRig) attests(n int, from *quorumMember, by ...*quorumMember) quor
 	return a
 }
 
-// cosigned returns the records that a member has of a hash.
+// load makes many requests at once, each of which must succeed.
+func (q *quorumRig) load(n int, from *quorumMember) {
+	q.Helper()
+	var clients sync.WaitGroup
+	for i := range 24 {
+		clients.Go(func() {
+			if a, err := from.attestAs(q.T, n+i, ""); err != nil || a.status != http.StatusOK || len(a.Signatures) != q.threshold {
+				q.Errorf("%s: %v, %d %s", from.name, err, a.status, a.text)
+			}
+		})
+	}
+	clients.Wait()
+}
+
+// recordsOf returns the records that a member has of a hash.
 func (m *quorumMember) recordsOf(t *testing.T, hash appliance.Digest) (found []appliance.Record) {
 	t.Helper()
 	for _, r := range exported(t, m.daemonProcess) {
