@@ -37,11 +37,11 @@ func (r *running) reload(by string) ([]string, error) {
 // recordReload records the changes of a reload before they take effect. Without its event, another policy does not take effect.
 func (r *running) recordReload(by string, policy *appliance.Policy, changed, needRestart []string) error {
 	if before, next := *r.governed.Load(), rulesOf(policy); !next.equal(before) {
-		if err := next.write(r.config.DataDir); err != nil {
-			return err
-		}
 		if err := r.events.Append(context.Background(), policyEvent(before, next, by)); err != nil {
 			return err
+		}
+		if err := next.write(r.config.DataDir); err != nil { // the next start compares with older rules
+			r.logger.Warn("policy: the next start cannot compare with it", "error", err.Error())
 		}
 		r.logger.Info("policy: loaded", "policy", next.Policy.hash(), "screening_list", next.Screening.hash())
 	}
