@@ -221,7 +221,8 @@ func TestWhileStoppedNothingIsAttestedNorAnsweredAgain(t *testing.T) {
 	a := newAttestor(t)
 	key, _ := newKey(t, a.Keys, appliance.KeyRequest{})
 	call := appliance.Call{Key: key, Request: request, IdempotencyKey: "before"}
-	if _, _, err := a.Attest(t.Context(), call); err != nil {
+	before, _, err := a.Attest(t.Context(), call)
+	if err != nil {
 		t.Fatal(err)
 	}
 	a.Stopped = func() error { return appliance.Errorf(appliance.CodePaused, "no") }
@@ -232,6 +233,9 @@ func TestWhileStoppedNothingIsAttestedNorAnsweredAgain(t *testing.T) {
 	}
 	if err := a.Ready(t.Context()); appliance.CodeOf(err) != appliance.CodePaused {
 		t.Errorf("it is ready: %v", err)
+	}
+	if e, _, err := a.ReadBack(t.Context(), key, before.Record.ID); err != nil || e.Record.ID != before.Record.ID {
+		t.Errorf("reading back: %v", err)
 	}
 }
 

@@ -101,7 +101,7 @@ func TestClientsAreToldWhenToComeBackAndNotWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	refusal, ok := errors.AsType[*appliance.Error](s.Stopped())
-	if !ok || refusal.RetryAfter <= 0 || strings.Contains(refusal.Detail, "secret") {
+	if !ok || refusal.RetryAfter != 30*time.Second || strings.Contains(refusal.Detail, "secret") {
 		t.Errorf("clients get %+v", refusal)
 	}
 	for _, part := range []string{"root", "2026-11-03T04:05:06Z", "the secret reason", "attestd resume"} {

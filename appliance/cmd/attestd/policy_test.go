@@ -2,10 +2,12 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/policy"
 )
@@ -82,4 +84,30 @@ func TestTheCommandsOfThePolicyAreTyped(t *testing.T) {
 			t.Errorf("%q is not typed", want)
 		}
 	}
+}
+
+// The metrics of docs/policy.md: attestations for a second beneficiary, refusals by code, and a pause.
+func TestTheMetricsOfThePolicy(t *testing.T) {
+	d := newDaemonFolder(t)
+	t.Parallel()
+	metrics, denied := freeAddress(t), randomRequest()
+	d.write(t, "policy.yaml", "deny: { beneficiary: [\""+denied.Beneficiary.String()+"\"] }\n")
+	d.configure("ATTESTD_METRICS_LISTEN="+metrics, "ATTESTD_ATTESTATION_POLICY="+filepath.Join(d.dir, "policy.yaml"))
+	d.start(t)
+	defer d.kill(t)
+	c, err := client.New(d.url, d.token, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := randomRequest()
+	for _, beneficiary := range []appliance.Address{{1}, {2}, denied.Beneficiary} {
+		second.Beneficiary = beneficiary
+		_, err := c.Attest(t.Context(), second, client.AttestOptions{})
+		if want := beneficiary == denied.Beneficiary; (err != nil) != want {
+			t.Errorf("%s: %v", beneficiary, err)
+		}
+	}
+	checkMetrics(t, metrics, "attestd_second_beneficiaries_total 1", "attestd_paused 0", `attestd_problems_total{code="policy_deny"} 1`)
+	d.run(t, "pause", "--reason", "a test")
+	checkMetrics(t, metrics, "attestd_paused 1")
 }
