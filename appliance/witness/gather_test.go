@@ -159,6 +159,45 @@ func conflicts(*rig, *fake) func(http.ResponseWriter, string) bool {
 	}
 }
 
+// deadlines is a transport that collects how long each request may take at most.
+type deadlines struct {
+	http.RoundTripper
+	mu   sync.Mutex
+	left []time.Duration // negative without a deadline
+}
+
+func (d *deadlines) RoundTrip(r *http.Request) (*http.Response, error) {
+	left := time.Duration(-1)
+	if end, has := r.Context().Deadline(); has {
+		left = time.Until(end)
+	}
+	d.mu.Lock()
+	d.left = append(d.left, left)
+	d.mu.Unlock()
+	return d.RoundTripper.RoundTrip(r)
+}
+
+// A witness that never answers takes three requests of ten seconds at most.
+func TestTheTimeOfARoundWithAWitnessIsBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	w := r.fake("w1")
+	g := r.open(w.line() + "quorum w1\n")
+	var d deadlines
+	g.SetTransport(func(real http.RoundTripper) http.RoundTripper { d.RoundTripper = real; return &d })
+	r.append(3)
+	w.set(conflicts(r, w))
+	r.gather(g)
+	if len(d.left) != 3 {
+		t.Errorf("%d requests, want 3", len(d.left))
+	}
+	for _, left := range d.left {
+		if left < 0 || left > 10*time.Second {
+			t.Errorf("a request may take %s", left)
+		}
+	}
+}
+
 func TestLinesThatAreUnknownAreIgnored(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

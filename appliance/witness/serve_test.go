@@ -165,6 +165,20 @@ func TestWitnessesThatHangHoldUpNothing(t *testing.T) {
 	<-gathered
 }
 
+// A witness that the quorum does not need is asked, too, and its cosignature is published.
+func TestAWitnessOutsideTheQuorumIsAskedToo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	needed, other := r.fake("w1"), r.fake("w2")
+	g := r.open(needed.line() + other.line() + "quorum w1\n")
+	r.append(3)
+	r.gather(g)
+	signed, err := g.Published(t.Context())
+	if asked := other.asked(); err != nil || asked != "old 0" || !strings.Contains(string(signed), "\n— w2 ") {
+		t.Errorf("w2 was asked %q: %v\n%s", asked, err, signed)
+	}
+}
+
 func TestWhereWitnessesMayBe(t *testing.T) {
 	t.Parallel()
 	for address, good := range map[string]bool{
