@@ -19,14 +19,14 @@ import (
 	"github.com/attestd/attestd/hsm/worker"
 )
 
-// openTokens opens several tokens, each with a separate worker.
-func openTokens(t *testing.T, uris ...hsm.URI) (*hsm.Tokens, *logged) {
+// openTokens opens several tokens, each with a separate worker. limit is how long a call may take.
+func openTokens(t *testing.T, limit time.Duration, uris ...hsm.URI) (*hsm.Tokens, *logged) {
 	t.Helper()
 	var log logged
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	var places []hsm.Place
 	for i, uri := range uris {
-		open := worker.Opener(worker.Options{HSM: hsm.Options{URI: uri, Sessions: 4}, CallTimeout: hangTimeout, Logger: logger.With("position", i+1), Sandbox: testFiles()})
+		open := worker.Opener(worker.Options{HSM: hsm.Options{URI: uri, Sessions: 4}, CallTimeout: limit, Logger: logger.With("position", i+1), Sandbox: testFiles()})
 		places = append(places, hsm.Place{URI: uri, Open: func(ctx context.Context) (hsm.TokenSigner, error) {
 			signer, err := open(ctx)
 			if err != nil {
@@ -35,7 +35,7 @@ func openTokens(t *testing.T, uris ...hsm.URI) (*hsm.Tokens, *logged) {
 			return signer, nil
 		}})
 	}
-	tokens, err := hsm.OpenTokens(t.Context(), places, hsm.TokensOptions{CallTimeout: hangTimeout, Logger: logger})
+	tokens, err := hsm.OpenTokens(t.Context(), places, hsm.TokensOptions{CallTimeout: limit, Logger: logger})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log.String())
 	}
@@ -137,7 +137,7 @@ func TestTheFirstTokenFailsUnderLoad(t *testing.T) {
 			second := first.Clone(t)
 			faults := hsmtest.NewFaults(t, first.URI.ModulePath)
 			first.URI.ModulePath = faults.Module
-			tokens, log := openTokens(t, first.URI, second.URI)
+			tokens, log := openTokens(t, hangTimeout, first.URI, second.URI)
 			load, stop := signSteadily(t, tokens, 8)
 			began := time.Now()
 			fail(t, tokens, faults)
@@ -179,7 +179,7 @@ func TestTheFirstTokensServerIsCutUnderLoad(t *testing.T) {
 		t.Setenv(name, value) // inherited by the workers
 	}
 	first.URI.ModulePath = server.Module
-	tokens, _ := openTokens(t, first.URI, second.URI)
+	tokens, _ := openTokens(t, hangTimeout, first.URI, second.URI)
 	load, stop := signSteadily(t, tokens, 8)
 	server.Kill()
 	awaitState(t, tokens, 2, hsm.TokenSigns)
@@ -192,17 +192,22 @@ func TestTheFirstTokensServerIsCutUnderLoad(t *testing.T) {
 		time.Duration(load.gap.Load()).Round(time.Millisecond), time.Duration(load.slowest.Load()).Round(time.Millisecond))
 }
 
-// A token that returns with a different key is never used, however often it is tried.
+// A token that returns with a different key is never asked for a signature, however often it is opened.
 func TestATokenThatComesBackWithAnotherKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	first := hsmtest.New(t)
 	second := first.Clone(t)
 	other := hsmtest.New(t)
-	tokens, log := openTokens(t, first.URI, second.URI)
-	first.Become(t, other)
-	if err := syscall.Kill(workerOfFirst(t, tokens), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
+	tokens, log := openTokens(t, callTimeout, first.URI, second.URI)
+	old := workerOfFirst(t, tokens)
+	signal := func(sig syscall.Signal) {
+		if err := syscall.Kill(old, sig); err != nil {
+			t.Fatal(err)
+		}
 	}
+	signal(syscall.SIGSTOP) // so that the old worker never signs with the other key
+	first.Become(t, other)
+	signal(syscall.SIGKILL)
 	awaitState(t, tokens, 1, hsm.TokenRefused)
 	for range 20 {
 		d := randomDigest()
@@ -213,6 +218,9 @@ func TestATokenThatComesBackWithAnotherKeyIsRefused(t *testing.T) {
 		checkSignature(t, tokens, d, signature)
 	}
 	wantLog(t, log, "HSM token refused")
+	if strings.Contains(log.String(), "returned a wrong signature") {
+		t.Error("the new worker was asked to sign, although its key is another one")
+	}
 	if signs := stateOf(tokens, 2); signs != hsm.TokenSigns {
 		t.Errorf("the second %s", signs)
 	}
