@@ -324,4 +324,11 @@ func TestALicenseThatNobodyAllowedIsRefused(t *testing.T) {
 			t.Errorf("%q: %v", expression, err)
 		}
 	}
+	bundle := playground(t, `[{"name":"a","version":"1","license":"GPL-3.0-only"}]`)
+	if err := checkLicenses(t.Context(), io.Discard, ".", bundle); err == nil || !strings.Contains(err.Error(), "a 1: its license is GPL-3.0-only") {
+		t.Errorf("a package of a bundle: %v", err)
+	}
+	if license, err := moduleLicense("example.com/a", t.TempDir()); err == nil {
+		t.Errorf("a module without a license file has the license %s", license)
+	}
 }
