@@ -334,8 +334,9 @@ func TestStrangersMayBeIdleForLess(t *testing.T) {
 	r.must(err)
 	keyed := r.dial()
 	keyed.answers(r.attestation())
-	silent, stranger, former := r.dial(), r.dial(), r.dial()
+	silent, stranger := r.dial(), r.dial()
 	stranger.answers(alive)
+	former := r.dial()
 	former.answers("GET /functions/v1/attestor HTTP/1.1\r\nHost: x\r\nX-Api-Key: " + revoked + "\r\n\r\n")
 	if a := silent.receive(); a.status != 408 || !a.last {
 		t.Error(a)

@@ -22,9 +22,6 @@ var (
 	Network      = network
 )
 
-// ReadyTimeout bounds how long a probe waits for parts that do not answer.
-const ReadyTimeout = readyTimeout
-
 func Statuses() map[appliance.Code]int { return maps.Clone(statuses) }
 
 func (s *Server) Routes() []Route { return slices.Clone(s.routes) }

@@ -165,7 +165,7 @@ func dialMetrics(t *testing.T, address string) *metricsClient {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	return &metricsClient{c, bufio.NewReader(c)}

@@ -90,7 +90,7 @@ func TestFaultsOfAnRPCHideNothing(t *testing.T) {
 			proxy.Answer(of)
 			r := newRig(t, chain.Contract{RPCs: []string{proxy.URL}})
 			if strings.Contains(name, "hang") {
-				r.options.CallTimeout = 500 * time.Millisecond
+				r.options.CallTimeout = 2 * time.Second // other calls must not take this long
 			}
 			r.journal.append(ours)
 			r.start()

@@ -117,7 +117,7 @@ type rig struct {
 	acknowledged []string
 }
 
-const waitMost = 30 * time.Second
+const waitMost = time.Minute
 
 func newRig(t *testing.T, c chain.Contract) *rig {
 	t.Helper()

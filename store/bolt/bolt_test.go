@@ -408,7 +408,7 @@ func newLogKey(t testing.TB) appliance.LogKey {
 
 // options wait long for a lock. A process forked by another test holds the lock, too, until it executes its program.
 func options(key appliance.LogKey) bolt.Options {
-	return bolt.WithWAL(bolt.Options{Signer: key.Signer, Verifier: key.Verifier, MinFree: 1, LockTimeout: 3 * time.Second}, 128<<10)
+	return bolt.WithWAL(bolt.Options{Signer: key.Signer, Verifier: key.Verifier, MinFree: 1, LockTimeout: time.Minute}, 128<<10)
 }
 
 func mustOpen(t testing.TB, path string, o bolt.Options) *bolt.Store {

@@ -69,7 +69,7 @@ func (j sealed) open(t testing.TB, file []byte, change func(tx *bbolt.Tx) error)
 	if change != nil {
 		edit(t, path, change)
 	}
-	s, err := bolt.Open(path, bolt.Options{Verifier: j.key.Verifier, ReadOnly: true, LockTimeout: 3 * time.Second})
+	s, err := bolt.Open(path, bolt.Options{Verifier: j.key.Verifier, ReadOnly: true, LockTimeout: time.Minute})
 	if err == nil {
 		t.Cleanup(func() { s.Close() })
 	}
