@@ -2,6 +2,7 @@ package archive
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -33,9 +34,17 @@ func ParseRecipient(text string) (age.Recipient, error) {
 	return all[0], nil
 }
 
-// PassphraseRecipient returns the recipient for a passphrase.
-func PassphraseRecipient(passphrase []byte) (age.Recipient, error) {
-	return age.NewScryptRecipient(string(passphrase))
+// passphraseWork makes a try of a passphrase take a second and 256 MiB. It is age's default.
+const passphraseWork = 18
+
+// PassphraseRecipient returns the recipient for a passphrase. work is the base-2 logarithm of scrypt's cost; 0 means
+// that a try takes a second and 256 MiB.
+func PassphraseRecipient(passphrase []byte, work int) (age.Recipient, error) {
+	to, err := age.NewScryptRecipient(string(passphrase))
+	if err == nil {
+		to.SetWorkFactor(cmp.Or(work, passphraseWork))
+	}
+	return to, err
 }
 
 // ReadIdentities reads a file of age-keygen.

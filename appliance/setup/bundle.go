@@ -33,7 +33,6 @@ type Bundle struct {
 
 const (
 	bundleFormat = 1
-	workFactor   = 18       // of scrypt: a try takes a second and 256 MiB
 	maxBundle    = 16 << 20 // bytes; a screening list may be long
 
 	// bundleLife limits the age of a bundle, so that it agrees with the cluster when a machine joins.
@@ -98,15 +97,12 @@ func contentOf(setting, path string) (string, error) {
 	return string(content), nil
 }
 
-// Seal encrypts the bundle with a passphrase and writes it.
-func (b Bundle) Seal(w io.Writer, passphrase []byte) error { return b.seal(w, passphrase, workFactor) }
-
-func (b Bundle) seal(w io.Writer, passphrase []byte, workFactor int) error {
-	to, err := age.NewScryptRecipient(string(passphrase))
+// Seal encrypts the bundle with a passphrase and writes it. work is that of archive.PassphraseRecipient.
+func (b Bundle) Seal(w io.Writer, passphrase []byte, work int) error {
+	to, err := archive.PassphraseRecipient(passphrase, work)
 	if err != nil {
 		return err
 	}
-	to.SetWorkFactor(workFactor)
 	content, err := json.Marshal(b)
 	if err != nil {
 		return err

@@ -82,7 +82,7 @@ func TestABundleIsOpenedByItsPassphraseWhileItIsGood(t *testing.T) {
 	}
 	seal := func(b setup.Bundle) []byte {
 		var sealed bytes.Buffer
-		if err := b.SealQuickly(&sealed, []byte("correct horse")); err != nil {
+		if err := b.Seal(&sealed, []byte("correct horse"), 10); err != nil {
 			t.Fatal(err)
 		}
 		return sealed.Bytes()

@@ -203,6 +203,7 @@ func chmodAll(t *testing.T, dir string) {
 
 // The old log's key signs no new record, whichever old files are put back.
 func TestTheOldLogKeySignsNothingAgain(t *testing.T) {
+	t.Parallel()
 	for name, putBack := range map[string]func(t *testing.T, dir string, old map[string][]byte){
 		"nothing": func(*testing.T, string, map[string][]byte) {},
 		"the old key": func(t *testing.T, dir string, old map[string][]byte) {
@@ -226,6 +227,7 @@ func TestTheOldLogKeySignsNothingAgain(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			write(t, filepath.Join(dir, "attestd.yaml"), nil)
 			old := lostJournal(t, dir)

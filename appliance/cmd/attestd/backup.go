@@ -122,7 +122,7 @@ func (b backup) sealingTo(cmd *cobra.Command, c *config.Config) (age.Recipient, 
 		if err != nil {
 			return nil, err
 		}
-		return archive.PassphraseRecipient(passphrase)
+		return archive.PassphraseRecipient(passphrase, b.passphraseWork)
 	}
 	return nil, nil
 }

@@ -456,6 +456,7 @@ func startStatic(b *testing.B, body []byte) (url string, pid int) {
 
 // TestServeStatic is the process that startStatic starts: the upper bound for fiber. It ends when it is killed.
 func TestServeStatic(t *testing.T) {
+	t.Parallel()
 	file := os.Getenv(staticFile)
 	if file == "" {
 		t.Skip("serves BenchmarkReads alone")

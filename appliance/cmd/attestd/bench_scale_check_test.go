@@ -15,8 +15,8 @@ import (
 
 // `make bench-scale` works: a run with small replicas measures everything.
 func TestDrillTheBenchmarkOfScaleMeasures(t *testing.T) {
+	t.Parallel()
 	daemons := newScaleDaemons(t)
-	t.Parallel() // from here: this process makes the tokens
 	s := scale{
 		transfers: 3000, middle: 1000, small: 500, each: 1500, live: time.Second, perSecond: 100, window: 50 * time.Millisecond, rounds: 1,
 		say: t.Logf,

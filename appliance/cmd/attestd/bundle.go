@@ -60,7 +60,7 @@ func (n newBundle) run(cmd *cobra.Command) error {
 		return fmt.Errorf("passphrase: %w", err)
 	}
 	var sealed bytes.Buffer
-	if err := b.Seal(&sealed, passphrase); err != nil {
+	if err := b.Seal(&sealed, passphrase, n.passphraseWork); err != nil {
 		return err
 	}
 	err = daemons.In(filepath.Dir(n.file)).Do(func() error { return files.Write(n.file, sealed.Bytes(), 0o600) })

@@ -19,8 +19,8 @@ import (
 // A stolen signature is redeemed, and then an API key attests its addresses: the alarm stays, for the appliance and for
 // an auditor.
 func TestAnAlarmIsNotWipedWithAnAPIKey(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t)
-	t.Parallel() // from here: this process makes the tokens
 	w.start(t)
 	defer func() { w.kill(t) }()
 	_, body := w.ask(t, http.MethodGet, "/functions/v1/attestor", "", nil)

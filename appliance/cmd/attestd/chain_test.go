@@ -147,8 +147,8 @@ func look(t *testing.T, program string) string {
 // The watchtower detects a signature that bypassed the appliance, halts attesting, and continues after 'resume'. An
 // auditor without access to the appliance detects it, too.
 func TestASignatureThatWeNeverMadeIsCaughtOnChain(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t)
-	t.Parallel() // from here: this process makes the tokens
 	w.start(t)
 	defer func() { w.kill(t) }()
 	ours := w.attest(t)
@@ -246,8 +246,8 @@ func (w watched) verifierKey(t *testing.T) string {
 
 // Each command of docs/chain.md works, in order. The commands for an alarm run during one.
 func TestTheDocumentOfTheWatchtowerIsTyped(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t)
-	t.Parallel() // from here: this process makes the tokens
 	w.start(t)
 	defer func() { w.kill(t) }()
 	ours := w.attest(t)
@@ -293,8 +293,8 @@ func TestTheDocumentOfTheWatchtowerIsTyped(t *testing.T) {
 
 // While no daemon runs, the chain commands show the state of the last daemon, and doctor asks the contract itself.
 func TestTheWatchtowersFilesAreReadWithoutADaemon(t *testing.T) {
+	t.Parallel()
 	w := newWatched(t)
-	t.Parallel() // from here: this process makes the tokens
 	if out := w.fails(t, "chain", "status"); !strings.Contains(out, "does not exist") {
 		t.Errorf("before the first start: %s", out)
 	}

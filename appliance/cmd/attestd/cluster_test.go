@@ -242,7 +242,7 @@ func (c *cluster) freezeStandby() time.Duration {
 }
 
 // The database's disk is full for a while.
-func TestClusterWithADatabaseThatIsFull(t *testing.T) {
+func TestDrillClusterWithADatabaseThatIsFull(t *testing.T) {
 	if !*allDrills {
 		t.Skip("asks for -drills")
 	}

@@ -42,6 +42,7 @@ func aFolder(path string) error {
 }
 
 func TestADamagedReplicaNeverStopsAttestations(t *testing.T) {
+	t.Parallel()
 	for name, damage := range damages {
 		for _, while := range []string{"stopped", "serving"} {
 			t.Run(name+", "+while, func(t *testing.T) { damageReplica(t, damage, while == "serving") })
@@ -51,8 +52,8 @@ func TestADamagedReplicaNeverStopsAttestations(t *testing.T) {
 }
 
 func damageReplica(t *testing.T, damage func(path string) error, serving bool) {
+	t.Parallel()
 	d := newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the tokens
 	metrics := freeAddress(t)
 	d.configure("ATTESTD_METRICS_LISTEN=" + metrics)
 	d.run(t, "replica", "generate", "--transfers", "200", "--file", filepath.Join(d.dir, "records"))
@@ -104,6 +105,7 @@ func damageReplica(t *testing.T, damage func(path string) error, serving bool) {
 }
 
 func TestADamagedReplicaFillsAgainFromItsUpstream(t *testing.T) {
+	t.Parallel()
 	up := newUpstream(t, "300")
 	d := newDaemonFolder(t)
 	d.follow(up.url)

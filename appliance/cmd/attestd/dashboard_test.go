@@ -25,9 +25,9 @@ const (
 // The dashboard and the alerts only query metrics and labels that a daemon with all features exports. Some are exported by the member of
 // a cluster only.
 func TestTheDashboardAndTheAlertsAskForWhatThereIs(t *testing.T) {
+	t.Parallel()
 	d, member := newDaemonFolder(t), newMembers(t, 1)[0]
 	node := chaintest.New(t)
-	t.Parallel() // from here: this process makes the tokens
 	policy, listen := filepath.Join(d.dir, "policy"), freeAddress(t)
 	const witness = "witness w1 w1.example+11c8f4c8+BEtCePP28bkSi/ZxLF65+cydHDRh+AhwUc5Okowfb9iu http://127.0.0.1:1\nquorum w1\n"
 	if err := os.WriteFile(policy, []byte(witness), 0o600); err != nil {

@@ -109,11 +109,7 @@ func (d dev) run(ctx context.Context) error {
 
 // prepare creates the missing parts of the folder, and returns its configuration.
 func (d dev) prepare(ctx context.Context) (*config.Config, error) {
-	absolute, err := filepath.Abs(d.dir)
-	if err != nil {
-		return nil, err
-	}
-	folder, err := softhsm.Create(absolute)
+	folder, err := softhsm.Create(d.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -124,11 +120,17 @@ func (d dev) prepare(ctx context.Context) (*config.Config, error) {
 	if _, err := hsm.Init(ctx, hsm.InitOptions{URI: uri, SOPIN: folder.SOPIN}); err != nil {
 		return nil, err
 	}
+	return d.fill(ctx, folder)
+}
+
+// fill creates the missing parts of the folder except the token, and returns its configuration.
+func (d dev) fill(ctx context.Context, folder softhsm.Folder) (*config.Config, error) {
 	environment := fmt.Appendf(nil, "%s=%s\n", softhsm.ConfVariable, folder.Conf) // every command finds the token by it
 	if err := files.Write(d.path(config.EnvironmentName), environment, 0o600); err != nil {
 		return nil, err
 	}
-	if err := files.Write(d.path("attestd.yaml"), d.yaml(absolute, uri.String()), 0o600); err != nil {
+	uri := folder.URI(devToken, devObject).String()
+	if err := files.Write(d.path("attestd.yaml"), d.yaml(filepath.Dir(folder.Conf), uri), 0o600); err != nil {
 		return nil, err
 	}
 	c, err := d.load()

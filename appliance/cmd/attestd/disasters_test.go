@@ -46,10 +46,13 @@ var disasters = []disaster{
 		}
 	}, []string{`fail +PIN .*CKR_PIN_INCORRECT.*\n +→ .*do not guess.*attestd setup --yes --pin-file FILE; then: systemctl start attestd`}},
 	{"HSM is away", func(t *testing.T, d *daemonProcess) {
+		d.configure("ATTESTD_SERVER_REQUEST_TIMEOUT=1s")
 		d.start(t)
 		t.Cleanup(func() { d.kill(t) })
 		rename(t, filepath.Join(d.dir, "tokens"))
-		d.fails(t, "attest", "--unspendable", devUnspendable, "--beneficiary", devBeneficiary, "--api-key-file", filepath.Join(d.dir, "api-key"), "--url", d.url, "--timeout", "11s")
+		if _, status, code := d.attestation(t); status != http.StatusServiceUnavailable {
+			t.Errorf("status %d, code %q", status, code)
+		}
 	}, []string{`fail +daemon +hsm: .*\n +→ read the log: journalctl -u attestd`}},
 	{"HSM is lost", func(t *testing.T, d *daemonProcess) {
 		rename(t, filepath.Join(d.dir, "tokens"))
@@ -128,6 +131,7 @@ var disasters = []disaster{
 }
 
 func TestDoctorHasARemedyForEachDisaster(t *testing.T) {
+	t.Parallel()
 	rows := documentedDisasters(t)
 	for i, disaster := range disasters {
 		matched := 0
@@ -144,6 +148,7 @@ func TestDoctorHasARemedyForEachDisaster(t *testing.T) {
 			continue
 		}
 		t.Run(fmt.Sprintf("%d %s", i+1, disaster.row), func(t *testing.T) {
+			t.Parallel()
 			d := newDaemonFolder(t)
 			disaster.broken(t, d)
 			out, _ := d.command("doctor").CombinedOutput() // fails, and says why
@@ -292,6 +297,7 @@ func damageRecord(t *testing.T, path string) {
 }
 
 func TestDoctorSaysHowMuchOfTheJournalItHasChecked(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
 	if out := d.run(t, "doctor"); !strings.Contains(out, "1 records and their checkpoint are valid") { // the API key's event
 		t.Error(out)
@@ -310,6 +316,7 @@ func TestDoctorSaysHowMuchOfTheJournalItHasChecked(t *testing.T) {
 
 // A fake systemctl in the PATH gives the answers of a real one, since systemd does not run in tests.
 func TestDoctorLooksAtTheSocketUnit(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ answer, says string }{
 		"none":             {"UnitFileState=\nActiveState=inactive\n", `ok +certificate +none: .*on this machine only`},
 		"not enabled":      {"UnitFileState=disabled\nActiveState=inactive\nListen=[::]:443 (Stream)\n", `ok +certificate +none: .*on this machine only`},
@@ -319,6 +326,7 @@ func TestDoctorLooksAtTheSocketUnit(t *testing.T) {
 		"this machine":     {"UnitFileState=enabled\nActiveState=active\nListen=127.0.0.1:443 (Stream)\nListen=/run/attestd/api.sock (Stream)\n", `ok +certificate +none: .*on this machine only`},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := newDaemonFolder(t)
 			bin := t.TempDir()
 			if err := os.WriteFile(filepath.Join(bin, "systemctl"), []byte("#!/bin/sh\ncat <<'E'\n"+c.answer+"E\n"), 0o700); err != nil {
@@ -334,6 +342,7 @@ func TestDoctorLooksAtTheSocketUnit(t *testing.T) {
 }
 
 func TestAMissingCredentialIsNotALibraryThatIsMissing(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can decrypt a credential")
 	}

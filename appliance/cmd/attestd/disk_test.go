@@ -75,21 +75,22 @@ func (d *daemonProcess) reads(t *testing.T, made appliance.Attestation) {
 
 // Only attesting stops, and it continues without a restart.
 func TestADiskThatTakesNoWrites(t *testing.T) {
+	t.Parallel()
 	for name, faults := range map[string]disktest.Faults{
 		"a write finds no space":             {Write: syscall.ENOSPC},
 		"a write is over the quota":          {Write: syscall.EDQUOT},
 		"the kernel has made it read-only":   {Write: syscall.EROFS},
 		"there is less than min_free":        {Full: true},
-		"each sync takes longer than a call": {SyncDelay: 4 * time.Second},
+		"each sync takes longer than a call": {SyncDelay: 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDaemonFolder(t) // loads the module into this process, one at a time
 			t.Parallel()
+			d := newDaemonFolder(t)
 			code := string(appliance.CodeJournalUnavailable)
 			disk := d.onDisk(t)
 			if faults.SyncDelay > 0 {
 				code = string(appliance.CodeTimeout)
-				d.configure("ATTESTD_SERVER_REQUEST_TIMEOUT=2s")
+				d.configure("ATTESTD_SERVER_REQUEST_TIMEOUT=500ms")
 			}
 			d.start(t)
 			defer d.kill(t)
@@ -128,6 +129,7 @@ func TestADiskThatTakesNoWrites(t *testing.T) {
 // After a failed sync, the contents of the disk are unknown: the process exits, for the service manager to restart it.
 // The disk has lost the unsynced data, while the kernel's cache still has it.
 func TestADiskThatFailsToSync(t *testing.T) {
+	t.Parallel()
 	wal := bolt.WALPath(archive.StoreFile)
 	for name, test := range map[string]struct {
 		disktest.Faults
@@ -139,8 +141,8 @@ func TestADiskThatFailsToSync(t *testing.T) {
 		"of the file to which they are brought from the write-ahead log": {disktest.Faults{Sync: syscall.EIO, SyncOf: archive.StoreFile}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDaemonFolder(t)
 			t.Parallel()
+			d := newDaemonFolder(t)
 			disk := d.onDisk(t)
 			d.start(t)
 			c, err := client.New(d.url, d.token, client.Options{})
@@ -201,6 +203,7 @@ func (d *daemonProcess) recorded(t *testing.T, answered []appliance.Attestation,
 
 // The kernel makes a real file system in a file read-only, as after a disk fault.
 func TestTheKernelMakesTheDiskReadOnly(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
 	image, data := filepath.Join(t.TempDir(), "image"), t.TempDir()
 	mount := []string{"mount", "-o", "loop", image, data}

@@ -15,6 +15,7 @@ import (
 
 // Other processes of the daemon's user can neither read its memory nor obtain a core dump.
 func TestTheDaemonsMemoryIsItsOwn(t *testing.T) {
+	t.Parallel()
 	d := asNobody(t)
 	metrics := freeAddress(t)
 	d.configure("ATTESTD_METRICS_LISTEN=" + metrics)
@@ -36,6 +37,7 @@ func TestTheDaemonsMemoryIsItsOwn(t *testing.T) {
 
 // A container may forbid locking memory. The appliance signs anyway, and logs a warning.
 func TestAPINThatCannotBeLockedInMemoryIsUsedAllTheSame(t *testing.T) {
+	t.Parallel()
 	d := asNobody(t)
 	d.start(t)
 	d.kill(t)

@@ -150,12 +150,12 @@ func awaitSame(tb testing.TB, a, b *daemonProcess) (records int) {
 }
 
 func TestADaemonKeepsInStepWithItsUpstream(t *testing.T) {
+	t.Parallel()
 	up := newUpstream(t, "500")
 	d := newDaemonFolder(t)
 	d.follow(up.url)
-	t.Parallel() // from here: this process makes the tokens
 	metrics := freeAddress(t)
-	d.configure("ATTESTD_GRAPHQL_MAX_LAG=15s", "ATTESTD_METRICS_LISTEN="+metrics)
+	d.configure("ATTESTD_GRAPHQL_MAX_LAG=2s", "ATTESTD_METRICS_LISTEN="+metrics)
 	d.start(t)
 	t.Cleanup(func() { d.kill(t) })
 
@@ -188,7 +188,7 @@ func TestADaemonKeepsInStepWithItsUpstream(t *testing.T) {
 		t.Errorf("reads without the upstream: %s %s", resp.Status, body)
 	}
 	d.attests(t)
-	if s := d.replicaStatus(t).Follower; !s.Failing || s.LastError == "" || s.LastErrorAt.IsZero() || *s.LagSeconds < 15 {
+	if s := d.replicaStatus(t).Follower; !s.Failing || s.LastError == "" || s.LastErrorAt.IsZero() || *s.LagSeconds < 2 {
 		t.Errorf("%+v", s)
 	}
 	if out := d.fails(t, "replica", "verify"); !strings.Contains(out, string(appliance.CodeUpstreamUnavailable)) {
@@ -216,6 +216,7 @@ func checkMetrics(t *testing.T, address string, wanted ...string) {
 }
 
 func TestAFollowerGoesOnWhereItWasAfterARestart(t *testing.T) {
+	t.Parallel()
 	up := newUpstream(t, "300")
 	d := newDaemonFolder(t)
 	d.follow(up.url)
@@ -233,6 +234,7 @@ func TestAFollowerGoesOnWhereItWasAfterARestart(t *testing.T) {
 }
 
 func TestADaemonForwardsToAnUpstream(t *testing.T) {
+	t.Parallel()
 	up := newUpstream(t, "50")
 	d := newDaemonFolder(t)
 	d.configure("ATTESTD_GRAPHQL_SOURCE=proxy", "ATTESTD_GRAPHQL_UPSTREAM="+up.url+daemon.GraphQLPath)
@@ -274,6 +276,7 @@ func TestADaemonForwardsToAnUpstream(t *testing.T) {
 }
 
 func TestDevMakesUpNoDataBesideAnUpstreams(t *testing.T) {
+	t.Parallel()
 	up := newUpstream(t, "50")
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "attestd", "dev", "--dir", dir, "--listen", freeAddress(t), "--transfers", "500")
@@ -346,6 +349,7 @@ func (r *recorder) count(text string) (n int) {
 }
 
 func TestOnlyWhatTheReplicaLacksFallsBackToTheUpstream(t *testing.T) {
+	t.Parallel()
 	up := newUpstream(t, "50")
 	r := newRecorder(t, up.url)
 	d := newDaemonFolder(t)
@@ -376,6 +380,7 @@ func TestOnlyWhatTheReplicaLacksFallsBackToTheUpstream(t *testing.T) {
 }
 
 func TestAReportSaysWhatIsWrongAndWhatToDo(t *testing.T) {
+	t.Parallel()
 	report := follower.Report{
 		Rows:     map[string]follower.Count{"packet": {Here: 10, Upstream: 12}, "transfer": {Here: 20, Upstream: 20}},
 		Compared: map[string]int{"packet": 10, "transfer": 7},

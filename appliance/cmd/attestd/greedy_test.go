@@ -71,6 +71,7 @@ func metric(t *testing.T, address, name string) string {
 
 // A costly query is charged as many requests, and its client's next requests wait. Other clients are not affected.
 func TestACostlyQueryCountsAsManyOfItsCallersRate(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
 	d.run(t, "replica", "generate", "--transfers", "200")
 	const price = 10 // seconds between two usual requests

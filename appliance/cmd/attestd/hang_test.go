@@ -14,8 +14,8 @@ import (
 
 // If the configuration has become a FIFO, its open never returns. The daemon still attests, and SIGTERM ends it.
 func TestAReloadThatHangsDelaysNeitherAttestingNorTheEnd(t *testing.T) {
-	d := newDaemonFolder(t)
 	t.Parallel()
+	d := newDaemonFolder(t)
 	d.start(t)
 	path := filepath.Join(d.dir, "attestd.yaml")
 	rename(t, path)
@@ -43,8 +43,8 @@ func TestAReloadThatHangsDelaysNeitherAttestingNorTheEnd(t *testing.T) {
 
 // A start does not wait for a policy that is a FIFO, but reports it.
 func TestAPolicyThatIsNoFileIsRefused(t *testing.T) {
-	d := newDaemonFolder(t)
 	t.Parallel()
+	d := newDaemonFolder(t)
 	path := filepath.Join(d.dir, "policy")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
@@ -58,8 +58,8 @@ func TestAPolicyThatIsNoFileIsRefused(t *testing.T) {
 
 // A disk whose syncs do not return is a failed check of doctor, which ends.
 func TestDrillDoctorEndsOnADiskThatHangs(t *testing.T) {
-	d := newDaemonFolder(t)
 	t.Parallel()
+	d := newDaemonFolder(t)
 	disk := d.onDisk(t)
 	disk.Fail(disktest.Faults{SyncDelay: 10 * time.Minute})
 	out, err := d.command("doctor").CombinedOutput()

@@ -25,11 +25,12 @@ const (
 
 // An appliance without requests is idle: even a small poll would wake the machine forever. The test uses each interface
 // once before, since a first request often creates timers.
-func TestAnApplianceThatNobodyAsksIsIdle(t *testing.T) {
+func TestDrillAnApplianceThatNobodyAsksIsIdle(t *testing.T) {
+	t.Parallel()
 	for _, command := range [][]string{{"serve"}, {"dev", "--transfers", "300"}} {
-		d := newDaemonFolder(t)
 		t.Run(command[0], func(t *testing.T) {
 			t.Parallel()
+			d := newDaemonFolder(t)
 			if command[0] == "dev" {
 				command = append(command, "--dir", d.dir, "--listen", strings.TrimPrefix(d.url, "http://"))
 			}

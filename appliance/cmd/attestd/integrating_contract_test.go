@@ -80,8 +80,8 @@ func (a *attestedContract) asks(t *testing.T, function string, arguments ...any)
 
 // The contract in docs/integrating.md accepts the signatures of a real appliance, and refuses all others.
 func TestIntegratorsContractAcceptsTheAppliancesAttestations(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the token
 	d.start(t)
 	t.Cleanup(func() { d.kill(t) })
 	request := appliance.Request{

@@ -147,8 +147,8 @@ const (
 // The examples of docs/integrating.md work unchanged: they retry failures with one idempotency key, give up at their
 // deadline, and refuse another attestor's signature.
 func TestIntegratorsExamplesWork(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the token
 	d.run(t, "replica", "generate", "--transfers", "10")
 	d.start(t)
 	t.Cleanup(func() { d.kill(t) })

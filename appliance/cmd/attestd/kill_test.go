@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
@@ -34,14 +36,26 @@ type daemonProcess struct {
 	cmd     *exec.Cmd
 }
 
-// newDaemonFolder prepares an appliance in a folder, as `attestd dev` does, without starting it.
+// newDaemonFolder prepares an appliance in a folder, as `attestd dev` does, without starting it. Its token is a copy:
+// all of a test run's appliances have the same attestor key, unless they call newAttestorKey.
 func newDaemonFolder(tb testing.TB) *daemonProcess {
 	tb.Helper()
+	from, err := madeToken()
+	if err != nil {
+		tb.Fatal(err)
+	}
 	d := &daemonProcess{dir: tb.TempDir()}
-	a := &app{terminal: terminal{os.Stdin, os.Stdout, os.Stderr, nil}}
+	if err := copyPrivate(from, d.dir); err != nil {
+		tb.Fatal(err)
+	}
 	listen := freeAddress(tb)
 	d.url = "http://" + listen
-	if _, err := (dev{app: a, dir: d.dir, listen: listen}).prepare(context.Background()); err != nil {
+	folder, err := softhsm.Create(d.dir)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	a := &app{terminal: terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr}}
+	if _, err := (dev{app: a, dir: d.dir, listen: listen}).fill(context.Background(), folder); err != nil {
 		tb.Fatal(err)
 	}
 	token, err := os.ReadFile(filepath.Join(d.dir, "api-key"))
@@ -50,6 +64,65 @@ func newDaemonFolder(tb testing.TB) *daemonProcess {
 	}
 	d.token = strings.TrimSpace(string(token))
 	return d
+}
+
+// madeToken returns a folder with a token, and its PINs. A child process makes it: SoftHSM reads SOFTHSM2_CONF, and
+// setting that here would change it for tests that run at the same time.
+var madeToken = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp(sharedDir, "token")
+	if err != nil {
+		return "", err
+	}
+	folder, err := softhsm.Create(dir)
+	if err != nil {
+		return "", err
+	}
+	return dir, makeToken(folder)
+})
+
+// copyPrivate copies a folder's files, so that only their owner can read them.
+func copyPrivate(from, to string) error {
+	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		copied := filepath.Join(to, strings.TrimPrefix(path, from))
+		if entry.IsDir() {
+			return os.MkdirAll(copied, 0o700)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(copied, text, 0o600)
+	})
+}
+
+// makeToken makes the token of `attestd dev` in a folder.
+func makeToken(folder softhsm.Folder) error {
+	cmd := exec.Command("attestd", "hsm", "init", "--so-pin-file", filepath.Join(filepath.Dir(folder.Conf), "so-pin"))
+	uri := folder.URI(devToken, devObject)
+	cmd.Env = append(os.Environ(), softhsm.ConfVariable+"="+folder.Conf, config.EnvName("hsm.uri")+"="+uri.String(),
+		config.EnvName("journal.origin")+"=attestd.invalid/dev", config.EnvName("data_dir")+"="+filepath.Dir(folder.Conf))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("make a token: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// newAttestorKey gives the appliance a token with a key that no other appliance has.
+func (d *daemonProcess) newAttestorKey(tb testing.TB) {
+	tb.Helper()
+	if err := os.RemoveAll(filepath.Join(d.dir, "tokens")); err != nil {
+		tb.Fatal(err)
+	}
+	folder, err := softhsm.Create(d.dir)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := makeToken(folder); err != nil {
+		tb.Fatal(err)
+	}
 }
 
 // command is attestd on this folder.
@@ -113,9 +186,9 @@ func (d *daemonProcess) run(tb testing.TB, args ...string) string {
 
 // The daemon is killed many times while clients attest. Every answered attestation must be in the journal.
 func TestDrillEveryAnsweredAttestationSurvivesSIGKILL(t *testing.T) {
+	t.Parallel()
 	const rounds, clients = 20, 16
 	d := newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the tokens
 	answered := make(map[uuid.UUID]appliance.Attestation)
 	random := rand.New(rand.NewPCG(1, 2))
 	for range rounds {

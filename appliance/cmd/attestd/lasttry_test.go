@@ -53,6 +53,7 @@ CK_RV C_GetFunctionList(CK_FUNCTION_LIST_PTR_PTR list) {
 `
 
 func TestDoctorNeverTriesThePINAtItsLastTry(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
 	d.write(t, "pin", "wrong\n")
 	module, logins := buildLastTry(t), filepath.Join(t.TempDir(), "logins")

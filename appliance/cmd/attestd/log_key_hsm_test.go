@@ -50,6 +50,7 @@ func (d *daemonProcess) logKeyInHSM(t testing.TB) *hsmtest.Faults {
 // While the HSM does not sign, reads are answered and attestations are refused. Attesting then continues without a
 // restart.
 func TestALogKeyWhoseHSMIsAway(t *testing.T) {
+	t.Parallel()
 	for name, away := range map[string]func(*hsmtest.Faults) (back func()){
 		"the token's server is gone": func(f *hsmtest.Faults) func() {
 			f.Down(pkcs11.CKR_DEVICE_ERROR)
@@ -61,9 +62,9 @@ func TestALogKeyWhoseHSMIsAway(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := newDaemonFolder(t)
-			t.Parallel() // from here: this process makes the token
-			d.configure("ATTESTD_SERVER_REQUEST_TIMEOUT=3s")
+			d.configure("ATTESTD_SERVER_REQUEST_TIMEOUT=1s")
 			faults := d.logKeyInHSM(t)
 			d.start(t)
 			defer d.kill(t)
@@ -94,8 +95,8 @@ func TestALogKeyWhoseHSMIsAway(t *testing.T) {
 
 // While the token's server is down, /readyz fails.
 func TestReadinessFailsWithoutTheLogKey(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the token
 	faults := d.logKeyInHSM(t)
 	d.start(t)
 	defer d.kill(t)
@@ -114,8 +115,8 @@ func TestReadinessFailsWithoutTheLogKey(t *testing.T) {
 // A copy of data_dir contains no key that signs checkpoints: log.key, its retired form and backups hold only public
 // keys.
 func TestACopyOfTheDataSignsNoCheckpoint(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the token
 	d.logKeyInHSM(t)
 	dir := filepath.Join(d.dir, "data")
 	text, err := os.ReadFile(filepath.Join(dir, archive.LogKeyFile))

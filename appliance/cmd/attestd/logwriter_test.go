@@ -58,6 +58,7 @@ func inBubble(t *testing.T, test func(t *testing.T, log *logWriter, got *writes)
 }
 
 func TestLinesOfTheAccessLogShareAWrite(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, log *logWriter, got *writes) {
 		want := func(when string, lines ...string) {
 			t.Helper()
@@ -88,6 +89,7 @@ func TestLinesOfTheAccessLogShareAWrite(t *testing.T) {
 }
 
 func TestLinesThatCannotBeWrittenAreCountedAndReported(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, log *logWriter, got *writes) {
 		got.fail(errors.New("no reader"))
 		for range 3 {
@@ -157,6 +159,7 @@ func (d *daemonProcess) stderrOf(t *testing.T, stderr *os.File) {
 // If the reader of the daemon's standard error stalls or ends, the daemon still attests, and SIGTERM ends it with
 // status 0.
 func TestAttestingNeedsNoReaderOfTheLog(t *testing.T) {
+	t.Parallel()
 	for name, read := range map[string]struct {
 		before func(t *testing.T, r, w *os.File)
 		after  func(r *os.File) error

@@ -34,9 +34,14 @@ const (
 
 func main() {
 	worker.Main() // does not return in a worker process, which holds the HSM's library
+	os.Exit(runHere(terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ()}))
+}
+
+// runHere executes this process's command line and returns its exit status.
+func runHere(t terminal) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	os.Exit(run(ctx, terminal{os.Stdin, os.Stdout, os.Stderr, os.Environ()}, os.Args[1:]))
+	return run(ctx, t, os.Args[1:])
 }
 
 // terminal holds the streams and the environment of a command.
@@ -44,6 +49,8 @@ type terminal struct {
 	in       io.Reader
 	out, err io.Writer // results; all other messages
 	environ  []string
+
+	passphraseWork int // of archive.PassphraseRecipient
 }
 
 // run executes one command line and returns its exit status.

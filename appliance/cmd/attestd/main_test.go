@@ -37,11 +37,43 @@ const patience = 3 * time.Minute
 
 func TestMain(m *testing.M) {
 	worker.Main() // for tests that run a daemon in this process
-	testscript.Main(m, map[string]func(){"attestd": main, "thief": thief})
+	testscript.Main(withSharedDir{m}, map[string]func(){"attestd": attestd, "thief": thief})
+}
+
+// attestd is the program with fast encryption by passphrases: 256 MiB of scrypt take many seconds with the race detector.
+func attestd() {
+	worker.Main()
+	os.Exit(runHere(terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ(), passphraseWork: 10}))
+}
+
+// sharedDir holds what several tests use. It is removed after the last one.
+var sharedDir string
+
+// withSharedDir runs the tests of this package.
+type withSharedDir struct{ *testing.M }
+
+func (w withSharedDir) Run() int {
+	dir, err := os.MkdirTemp("", "attestd-test")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	sharedDir = dir
+	return w.M.Run()
 }
 
 // Each script is a session at a terminal: see testdata/script.
-func TestCommands(t *testing.T) { testscript.Run(t, scripts(t)) }
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, scripts(t))
+}
+
+// Each script waits for limits of many seconds.
+func TestDrillCommands(t *testing.T) {
+	p := scripts(t)
+	p.Dir = "testdata/drills"
+	testscript.Run(t, p)
+}
 
 func scripts(t *testing.T) testscript.Params {
 	return testscript.Params{
@@ -66,6 +98,7 @@ func scripts(t *testing.T) testscript.Params {
 			"certificate": certificate, "served": served, "mode": mode, "truncate": truncate, "typed": typed, "documented": documented,
 			"signedby": signedBy, "walk": walk, "members": members, "differ": differ, "stalled": stalled, "remedy": remedy, "sql": sql, "shows": shows,
 			"lost": lost, "shipped": waitSink, "failing": failingSink, "tokens": tokenStates, "jsonform": jsonForm,
+			"refused":  refused,
 			"database": func(ts *testscript.TestScript, negated bool, args []string) { database(t, ts, negated, args) },
 		},
 	}
@@ -128,6 +161,20 @@ func replace(ts *testscript.TestScript, negated bool, args []string) {
 		ts.Fatalf("%s does not hold %q", args[0], args[1])
 	}
 	ts.Check(os.WriteFile(path, []byte(changed), 0o600))
+}
+
+// refused KEYFILE CODE requests an attestation at ATTESTD_URL once and expects that code. `attestd attest` would try again
+// until its timeout.
+func refused(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) != 2 {
+		ts.Fatalf("usage: refused KEYFILE CODE")
+	}
+	c, err := client.New(ts.Getenv("ATTESTD_URL"), strings.TrimSpace(ts.ReadFile(args[0])), client.Options{})
+	ts.Check(err)
+	_, err = c.Attest(context.Background(), randomRequest(), client.AttestOptions{})
+	if string(client.CodeOf(err)) != args[1] {
+		ts.Fatalf("an attestation: %v, want code %s", err, args[1])
+	}
 }
 
 // status N COMMAND… runs a command and expects that exit status.

@@ -10,6 +10,7 @@ import (
 
 // A page of another origin can read the reason of a refusal, in a real browser. The script describes the steps.
 func TestAPageOfAnotherOriginReadsRefusals(t *testing.T) {
+	t.Parallel()
 	const script = "../../../api/graphiql/origins_test.mjs"
 	clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
 	clienttest.Require(t, "/usr/bin/chromium", "install chromium (make deps)")

@@ -25,6 +25,7 @@ var restarts = flag.Int("restarts", 2, "how often the server of the token is kil
 // The token is behind a server, as with network HSMs, and the module is p11-kit's client. The server is killed and
 // restarted repeatedly. Once it is back, every connection has an answered attestation within two seconds.
 func TestDrillAttestsWithinTwoSecondsOfTheTokenServersReturn(t *testing.T) {
+	t.Parallel()
 	// In the longer outages, the server returns while attestd waits between two retries.
 	away, bound := []time.Duration{0, 300 * time.Millisecond, 1500 * time.Millisecond, 4 * time.Second}, 2*time.Second
 	if *restarts <= 2 {
@@ -32,8 +33,8 @@ func TestDrillAttestsWithinTwoSecondsOfTheTokenServersReturn(t *testing.T) {
 	}
 	for _, connections := range []int{0, 1, 8, 64} {
 		t.Run(fmt.Sprintf("%d connections", connections), func(t *testing.T) {
-			d, server := behindServer(t) // not in parallel: this process makes the tokens
 			t.Parallel()
+			d, server := behindServer(t)
 			d.start(t)
 			defer d.kill(t)
 			load := attestOn(t, d, connections)

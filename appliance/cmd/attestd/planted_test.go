@@ -15,6 +15,7 @@ import (
 // The service's user may put any file into its folders. Root's commands there must do no more than that user could.
 // They neither write through a link, nor chown or show its target.
 func TestRootFollowsNoLinkThatTheServicesUserPlanted(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("these are root's commands")
 	}
@@ -34,6 +35,7 @@ func TestRootFollowsNoLinkThatTheServicesUserPlanted(t *testing.T) {
 		"a restore":       {links: []string{archive.StoreFile, archive.LogKeyFile}, commands: [][]string{{"restore", "GOOD"}, {"restore", "--force", "--discard-newer", "GOOD"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := newPlanted(t)
 			for _, name := range append(test.links, test.stolen...) {
 				if err := os.Remove(p.data(name)); err != nil && !os.IsNotExist(err) {

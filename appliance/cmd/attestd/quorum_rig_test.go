@@ -69,6 +69,7 @@ func startQuorum(t *testing.T, threshold int) *quorumRig {
 func newQuorumMember(t *testing.T, name string) *quorumMember {
 	t.Helper()
 	m := &quorumMember{daemonProcess: newDaemonFolder(t), name: name}
+	m.newAttestorKey(t)
 	target, err := url.Parse(m.url)
 	if err != nil {
 		t.Fatal(err)

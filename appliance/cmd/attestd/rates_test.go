@@ -43,7 +43,7 @@ func newMembers(t *testing.T, n int) []*daemonProcess {
 
 // Two appliances share an API key with a rate of 2 per second, and each gets more requests than that. Together they
 // allow the rate of one.
-func TestARateHoldsForTwoAppliancesTogether(t *testing.T) {
+func TestDrillARateHoldsForTwoAppliancesTogether(t *testing.T) {
 	t.Parallel()
 	const rate, window = 2, 5 * time.Second // a leased request outlasts the next lease's delay, also on a slow database
 	members := newMembers(t, 2)

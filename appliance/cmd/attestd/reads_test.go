@@ -44,6 +44,7 @@ func (d *daemonProcess) ask(t *testing.T, method, path, key string, body io.Read
 const countsQuery = `{"query":"{ v2_stats_count { name value } }"}`
 
 func TestReadsAreOpenUnlessAKeyIsRequired(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
 	d.start(t)
 	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(countsQuery)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
@@ -71,6 +72,7 @@ func TestReadsAreOpenUnlessAKeyIsRequired(t *testing.T) {
 }
 
 func TestReadsCanBeSwitchedOff(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
 	d.configure("ATTESTD_GRAPHQL_SOURCE=off")
 	d.start(t)
@@ -89,6 +91,7 @@ func TestReadsCanBeSwitchedOff(t *testing.T) {
 }
 
 func TestRefusedLargeQueriesAreAnsweredToPlainClients(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
 	d.start(t)
 	defer d.kill(t)
@@ -120,6 +123,7 @@ func (endless) Read(p []byte) (int, error) {
 }
 
 func TestTheHealthOfChainsIsShownAsTheHostedServiceDoes(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
 	d.run(t, "replica", "generate", "--transfers", "10")
 	d.start(t)

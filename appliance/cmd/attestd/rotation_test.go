@@ -131,10 +131,11 @@ func (d *daemonProcess) otherKey(tb testing.TB, first config.AttestorKey, ownTok
 // An attestor key is replaced under load, in one token or by a key in another, without a restart. Every request is
 // answered and signed by the active key, and all are in the journal.
 func TestAnAttestorKeyIsChangedUnderLoadWithoutAFailedRequest(t *testing.T) {
+	t.Parallel()
 	for name, ownToken := range map[string]bool{"in one token": false, "into another token": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := newDaemonFolder(t)
-			t.Parallel() // from here: this process makes the token
 			source := config.Source{File: filepath.Join(d.dir, "attestd.yaml")}
 			c, err := source.Load(nil)
 			if err != nil {
@@ -189,8 +190,8 @@ func (d *daemonProcess) address(tb testing.TB) string {
 // An additional attestor key has lost its token. The daemon starts and is ready. Requests that are bound to the key
 // wait, and the key signs once its token is back. Without the default key, the daemon does not start.
 func TestAKeyWhoseTokenIsAwayHoldsNobodyElseUp(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the token
 	source := config.Source{File: filepath.Join(d.dir, "attestd.yaml")}
 	c, err := source.Load(nil)
 	if err != nil {

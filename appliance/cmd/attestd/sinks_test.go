@@ -80,9 +80,9 @@ func (s *shipped) read(conn net.Conn) {
 // The daemon is killed at random moments while it attests and ships. Each sink has every record, and the first copies
 // are in order.
 func TestDrillNothingIsMissingAtTheSinksAfterSIGKILL(t *testing.T) {
+	t.Parallel()
 	const rounds, clients = 6, 8
 	d := newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the tokens
 	address, got := receiveSyslog(t)
 	file := filepath.Join(d.dir, "audit.jsonl")
 	sinks, err := json.Marshal([]map[string]any{

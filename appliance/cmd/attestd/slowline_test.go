@@ -134,9 +134,9 @@ const (
 )
 
 func TestDrillAnApplianceIsFollowedInFewBytes(t *testing.T) {
+	t.Parallel()
 	const transfers = 5000
 	up, _ := newLongAgo(t, transfers)
-	t.Parallel() // from here: this process makes the tokens
 	up.program = fastProgram(t)
 	up.start(t)
 	defer up.kill(t)
@@ -157,9 +157,9 @@ func TestDrillAnApplianceIsFollowedInFewBytes(t *testing.T) {
 
 // All rows arrive over a slow line, although each page takes several requests: neither side gives up.
 func TestDrillAnApplianceIsFollowedOverASlowLine(t *testing.T) {
+	t.Parallel()
 	const transfers = 200
 	up, _ := newLongAgo(t, transfers)
-	t.Parallel()
 	up.program = fastProgram(t)
 	up.start(t)
 	defer up.kill(t)

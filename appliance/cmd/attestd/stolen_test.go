@@ -117,7 +117,7 @@ func (a auditor) audit(args ...string) (status int, out string) {
 	a.Helper()
 	var stdout, stderr bytes.Buffer
 	environ := []string{"ATTESTD_DATA_DIR=" + a.TempDir()}
-	status = run(context.WithoutCancel(a.Context()), terminal{strings.NewReader(""), &stdout, &stderr, environ}, append([]string{"log", "verify"}, args...))
+	status = run(context.WithoutCancel(a.Context()), terminal{in: strings.NewReader(""), out: &stdout, err: &stderr, environ: environ}, append([]string{"log", "verify"}, args...))
 	return status, stdout.String() + stderr.String()
 }
 

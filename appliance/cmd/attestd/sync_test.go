@@ -110,6 +110,7 @@ func headersServer(t *testing.T, name string) (address string, values <-chan str
 }
 
 func TestHeadersGoToTheConfiguredUpstreamOnlyAndCtrlCEndsASync(t *testing.T) {
+	t.Parallel()
 	address, values := headersServer(t, "X-Api-Key")
 	other, otherValues := headersServer(t, "X-Api-Key")
 	d := newSyncFolder(t, address)

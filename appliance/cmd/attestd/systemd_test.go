@@ -62,6 +62,7 @@ func (m *manager) until(prefix string, allowed ...string) string {
 }
 
 func TestTheServiceManagerIsToldOfReadinessReloadsLifeAndTheEnd(t *testing.T) {
+	t.Parallel()
 	m := newManager(t)
 	d := newDaemonFolder(t)
 	d.cmd = d.command("serve")
@@ -107,6 +108,7 @@ func (d *daemonProcess) write(tb testing.TB, name, text string) {
 }
 
 func TestASocketThatIsHandedOverServesInPlaceOfListen(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

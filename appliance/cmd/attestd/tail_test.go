@@ -58,8 +58,8 @@ func (f *following) interrupt(t *testing.T, says string) {
 
 // A command that follows the journal continues over a restart of the daemon, until it is interrupted.
 func TestWhatFollowsGoesOnUntilItIsInterrupted(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the tokens
 	d.start(t)
 	defer func() { d.kill(t) }()
 	attest := func() {

@@ -16,6 +16,7 @@ import (
 // the admin socket, not even from an orphaned process. The appliance still attests with it, and the log reports the
 // attempt.
 func TestAMaliciousLibraryGetsNothingOfTheAppliance(t *testing.T) {
+	t.Parallel()
 	module, err := softhsm.Module()
 	if err != nil {
 		t.Fatal(err)

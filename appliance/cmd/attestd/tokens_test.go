@@ -91,13 +91,15 @@ func (d *daemonProcess) awaitEvent(tb testing.TB, kind string) {
 
 // The first of two tokens is killed, hangs or is cut off, and returns. Every request is answered. The journal has all
 // answers, and events of the token's loss and return.
-func TestTheSecondTokenAttestsWhileTheFirstFails(t *testing.T) {
+func TestDrillTheSecondTokenAttestsWhileTheFirstFails(t *testing.T) {
+	t.Parallel()
 	module, err := softhsm.Module()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"killed", "hanging", "cut off"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := newDaemonFolder(t)
 			d.configure(longRequests)
 			var end, mend func()
@@ -124,7 +126,6 @@ func TestTheSecondTokenAttestsWhileTheFirstFails(t *testing.T) {
 					})
 				}
 			}
-			t.Parallel() // from here: this process makes the tokens
 			d.start(t)
 			defer d.kill(t)
 			answered, outage := attestWhile(t, d, 8, func() {

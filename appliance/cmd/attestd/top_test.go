@@ -85,8 +85,8 @@ func terminalOf(t *testing.T, columns, rows uint16) (person, program *os.File) {
 
 // A live view ends with q and with Ctrl-C, and restores the terminal.
 func TestLiveViewsEndWithAKey(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the tokens
 	d.start(t)
 	defer func() { d.kill(t) }()
 	for _, c := range []struct {
@@ -144,8 +144,8 @@ func readUntil(t *testing.T, f *os.File, want string) string {
 
 // Without a terminal, each second is a line.
 func TestTopWritesASampleALine(t *testing.T) {
+	t.Parallel()
 	d := newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the tokens
 	d.start(t)
 	defer func() { d.kill(t) }()
 	text := d.following(t, func(line string) bool {

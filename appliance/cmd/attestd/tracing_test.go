@@ -120,9 +120,9 @@ func (d *daemonProcess) attestTraced(t *testing.T) (status int) {
 
 // An attestation is a trace within the client's trace: the wait for the HSM, the HSM, and the commit.
 func TestAnAttestationIsATrace(t *testing.T) {
+	t.Parallel()
 	url, spans := newCollector(t)
 	d := newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the tokens
 	d.configure("ATTESTD_TRACING_ENDPOINT="+url, "OTEL_BSP_SCHEDULE_DELAY=50", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1")
 	d.start(t)
 	defer func() { d.kill(t) }()
@@ -162,9 +162,9 @@ func TestAnAttestationIsATrace(t *testing.T) {
 
 // OpenTelemetry's environment variable can name the collector. The remaining spans are sent when the daemon ends.
 func TestTheEnvironmentNamesACollector(t *testing.T) {
+	t.Parallel()
 	url, spans := newCollector(t)
 	d := newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the tokens
 	d.configure("OTEL_EXPORTER_OTLP_ENDPOINT="+url, "OTEL_SERVICE_NAME=attestd-test", "OTEL_BSP_SCHEDULE_DELAY=3600000")
 	d.start(t)
 	if status := d.attestTraced(t); status != 200 {
@@ -178,13 +178,13 @@ func TestTheEnvironmentNamesACollector(t *testing.T) {
 
 // A collector that is down or hangs does not delay attestations. The log reports it once.
 func TestADeadCollectorDoesNoHarm(t *testing.T) {
+	t.Parallel()
 	hanging, err := net.Listen("tcp", "127.0.0.1:0") // never accepts
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { hanging.Close() })
 	d, other := newDaemonFolder(t), newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the tokens
 	d.configure("ATTESTD_TRACING_ENDPOINT=http://127.0.0.1:1")
 	other.configure("ATTESTD_TRACING_ENDPOINT=http://" + hanging.Addr().String())
 	for _, d := range []*daemonProcess{d, other} {

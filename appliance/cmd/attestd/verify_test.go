@@ -216,7 +216,7 @@ func (v verifier) run(t *testing.T, more ...string) (status int, out, errors str
 	}
 	var stdout, stderr bytes.Buffer
 	args := append(append([]string{"verify", "-"}, v.args...), more...)
-	status = run(t.Context(), terminal{bytes.NewReader(v.stdin), &stdout, &stderr, environ}, args)
+	status = run(t.Context(), terminal{in: bytes.NewReader(v.stdin), out: &stdout, err: &stderr, environ: environ}, args)
 	return status, stdout.String(), stderr.String()
 }
 
@@ -249,7 +249,7 @@ func TestAttestPrintsWhatWasMadeWithoutItsScheme(t *testing.T) {
 			server := httptest.NewServer(mux)
 			defer server.Close()
 			var stdout, stderr bytes.Buffer
-			status := run(t.Context(), terminal{strings.NewReader("token"), &stdout, &stderr, nil}, []string{
+			status := run(t.Context(), terminal{in: strings.NewReader("token"), out: &stdout, err: &stderr}, []string{
 				"attest", "--url", server.URL, "--api-key-file", "-", "--unspendable", devUnspendable, "--beneficiary", devBeneficiary,
 			})
 			var got attested

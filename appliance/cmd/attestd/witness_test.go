@@ -57,7 +57,6 @@ type witnessed struct {
 func newWitnessed(t *testing.T) *witnessed {
 	t.Helper()
 	d := newDaemonFolder(t)
-	t.Parallel() // from here: this process makes the tokens
 	d.run(t, "log", "checkpoint")
 	secret, err := os.ReadFile(filepath.Join(d.dir, "data", archive.LogKeyFile))
 	if err != nil {
@@ -105,6 +104,7 @@ func (w *witnessed) audit(t *testing.T) (journal, checkpoint string) {
 }
 
 func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
+	t.Parallel()
 	w := newWitnessed(t)
 	a := w.auditor
 	policy := a.path("policy")

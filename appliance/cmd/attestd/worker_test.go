@@ -156,6 +156,7 @@ func attestWhile(t *testing.T, d *daemonProcess, clients int, do func()) (answer
 
 // The worker ends with its daemon, however that ends, even if the worker's own threads are stopped.
 func TestTheWorkerEndsWithTheDaemon(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(*testing.T, *daemonProcess, int){
 		"SIGTERM": func(t *testing.T, d *daemonProcess, _ int) {
 			if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -174,6 +175,7 @@ func TestTheWorkerEndsWithTheDaemon(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := newDaemonFolder(t)
 			d.start(t)
 			worker := d.worker(t)
