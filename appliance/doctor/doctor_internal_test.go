@@ -2,11 +2,26 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/attestd/attestd/store/postgres"
 )
+
+func TestACommitThatNoStandbyConfirmsIsAFailure(t *testing.T) {
+	server := postgres.Server{Fsync: true, FullPageWrites: true, SynchronousCommit: "on", SynchronousFor: "ANY 1 (*)"}
+	if found := keeping("postgres://attestd@db/attestd", server, time.Millisecond, nil); len(found) != 1 || found[0].State != OK {
+		t.Errorf("with a standby: %+v", found)
+	}
+	found := keeping("postgres://attestd@db/attestd", server, 0, errors.New("no answer: check its synchronous standby"))
+	if len(found) != 1 || found[0].State != Fail || !strings.Contains(found[0].Detail, "the database does not commit, so attestd cannot attest: no answer") ||
+		!strings.Contains(found[0].Remedy, "pg_stat_replication") {
+		t.Errorf("without one: %+v", found)
+	}
+}
 
 func TestACheckThatHangsIsAFailedCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

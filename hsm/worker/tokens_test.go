@@ -110,7 +110,7 @@ func awaitState(t *testing.T, tokens *hsm.Tokens, position int, want string) {
 
 // If the first token fails under load, no request fails, every answer verifies, and the token signs again after its
 // recovery.
-func TestTheFirstTokenFailsUnderLoad(t *testing.T) {
+func TestDrillTheFirstTokenFailsUnderLoad(t *testing.T) {
 	for name, fail := range map[string]func(*testing.T, *hsm.Tokens, *hsmtest.Faults){
 		"returns an error": func(_ *testing.T, _ *hsm.Tokens, f *hsmtest.Faults) {
 			f.Set("C_Sign", hsmtest.Fault{Error: pkcs11.CKR_FUNCTION_FAILED})
@@ -166,7 +166,7 @@ func workerOfFirst(t *testing.T, tokens *hsm.Tokens) int {
 
 // The first token is behind a server, with a different module than SoftHSM: p11-kit's client. The server is killed
 // under load and restarted.
-func TestTheFirstTokensServerIsCutUnderLoad(t *testing.T) {
+func TestDrillTheFirstTokensServerIsCutUnderLoad(t *testing.T) {
 	first := hsmtest.New(t)
 	second := first.Clone(t)
 	module, err := softhsm.Module()

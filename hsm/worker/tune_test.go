@@ -14,7 +14,7 @@ import (
 
 // Without a fixed number of sessions, a worker adapts it to the HSM. TestTheSessionsAreAsManyAsPay checks the exact
 // numbers; measurements here are less precise on a busy machine.
-func TestTheNumberOfSessionsFollowsTheHSM(t *testing.T) {
+func TestDrillTheNumberOfSessionsFollowsTheHSM(t *testing.T) {
 	for name, c := range map[string]struct {
 		hsm         hsmtest.FastOptions
 		least, most int // sessions, in the end
@@ -40,7 +40,7 @@ func TestTheNumberOfSessionsFollowsTheHSM(t *testing.T) {
 }
 
 // The number of sessions follows an HSM that becomes slower or faster, or reduces its session limit.
-func TestTheNumberOfSessionsChangesWithTheHSM(t *testing.T) {
+func TestDrillTheNumberOfSessionsChangesWithTheHSM(t *testing.T) {
 	t.Parallel()
 	slow := hsmtest.FastOptions{Latency: 20 * time.Millisecond}
 	token, fast := hsmtest.NewFast(t, slow)
