@@ -25,12 +25,14 @@ import (
 )
 
 func TestKeys(t *testing.T) {
+	t.Parallel()
 	storetest.TestKeys(t, func(t *testing.T) appliance.Keys {
 		return mustOpen(t, newPath(t), options(newLogKey(t))).Keys()
 	})
 }
 
 func TestRevocation(t *testing.T) {
+	t.Parallel()
 	storetest.TestRevocation(t, func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal) {
 		o := options(newLogKey(t))
 		o.Now = now
@@ -51,6 +53,7 @@ func (s *countingSigner) Sign(msg []byte) ([]byte, error) {
 }
 
 func TestCommitsWaitForPendingRecords(t *testing.T) {
+	t.Parallel()
 	const callers, each = 32, 20
 	key := newLogKey(t)
 	signer := &countingSigner{Signer: key.Signer}
@@ -85,6 +88,7 @@ func TestCommitsWaitForPendingRecords(t *testing.T) {
 }
 
 func TestAFailedWriteIsFinal(t *testing.T) {
+	t.Parallel()
 	s := mustOpen(t, newPath(t), options(newLogKey(t)))
 	e := fill(t, s, 1)[0]
 	s.BreakFile()
@@ -111,6 +115,7 @@ func TestAFailedWriteIsFinal(t *testing.T) {
 }
 
 func TestReopenKeepsEverything(t *testing.T) {
+	t.Parallel()
 	path, key := newPath(t), newLogKey(t)
 	s := mustOpen(t, path, options(key))
 	apiKey, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "one", Rate: appliance.Unlimited}, time.Now())
@@ -161,6 +166,7 @@ func TestReopenKeepsEverything(t *testing.T) {
 }
 
 func TestReadOnlyWritesNothing(t *testing.T) {
+	t.Parallel()
 	path, key := newPath(t), newLogKey(t)
 	o := options(key)
 	o.ReadOnly = true
@@ -188,6 +194,7 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 }
 
 func TestFileIsSecret(t *testing.T) {
+	t.Parallel()
 	path := newPath(t)
 	journal := mustOpen(t, path, bolt.WithWAL(options(newLogKey(t)), 8<<20)).Journal()
 	_, _, err := journal.Append(t.Context(), storetest.Record(t, "key"))
@@ -259,6 +266,7 @@ func refusals(key, other appliance.LogKey) map[string]refusal {
 }
 
 func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
 	key, other := newLogKey(t), newLogKey(t)
 	for name, test := range refusals(key, other) {
 		t.Run(name, func(t *testing.T) {
@@ -284,6 +292,7 @@ func TestOpenRefuses(t *testing.T) {
 }
 
 func TestCloseFinishesWhatIsQueued(t *testing.T) {
+	t.Parallel()
 	path, key := newPath(t), newLogKey(t)
 	s := mustOpen(t, path, options(key))
 	record := storetest.Record(t, "key")
@@ -332,6 +341,7 @@ func TestCloseFinishesWhatIsQueued(t *testing.T) {
 }
 
 func TestSnapshotIsAJournal(t *testing.T) {
+	t.Parallel()
 	path, key := newPath(t), newLogKey(t)
 	s := mustOpen(t, path, options(key))
 	fill(t, s, 10)
@@ -360,6 +370,7 @@ func TestSnapshotIsAJournal(t *testing.T) {
 }
 
 func TestReadsDoNotWaitForTheWriter(t *testing.T) {
+	t.Parallel()
 	s := mustOpen(t, newPath(t), options(newLogKey(t)))
 	e := fill(t, s, 1)[0]
 	// A snapshot whose reader stops holds a read transaction open.
@@ -378,6 +389,7 @@ func TestReadsDoNotWaitForTheWriter(t *testing.T) {
 }
 
 func TestVerifyEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	s := mustOpen(t, newPath(t), options(newLogKey(t)))
 	fill(t, s, 600)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -391,6 +403,7 @@ func TestVerifyEndsWithItsContext(t *testing.T) {
 }
 
 func TestNotReadyBelowMinFree(t *testing.T) {
+	t.Parallel()
 	o := options(newLogKey(t))
 	o.MinFree = 1 << 62
 	s := mustOpen(t, newPath(t), o)

@@ -13,6 +13,7 @@ import (
 
 // A clock that was wrong for one record must not stamp all later records.
 func TestAClockThatJumpedForward(t *testing.T) {
+	t.Parallel()
 	for _, test := range []clockTest{
 		{"is still where it was", 0, true, ""},
 		{"went back by a jitter", time.Second, true, ""},

@@ -16,6 +16,7 @@ import (
 )
 
 func TestOnlyAWriteCanFindTheDiskFullOrReadOnly(t *testing.T) {
+	t.Parallel()
 	write := func(errno syscall.Errno) error { return &fs.PathError{Op: "write", Path: "x", Err: errno} }
 	for _, test := range []struct {
 		err  error
@@ -41,6 +42,7 @@ func TestOnlyAWriteCanFindTheDiskFullOrReadOnly(t *testing.T) {
 
 // TestFullDiskIsSurvived fills a real, small file system.
 func TestFullDiskIsSurvived(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m,mode=0700"); err != nil {
 		t.Skipf("no small file system can be mounted here (needs root): %v", err)

@@ -52,6 +52,7 @@ var replacements = map[string]struct {
 // Once a file of the journal was replaced, no call is answered, the store can be closed, and every record answered
 // before is preserved.
 func TestAReplacedFileStopsTheJournal(t *testing.T) {
+	t.Parallel()
 	for name, test := range replacements {
 		for _, filed := range []bool{false, true} {
 			t.Run(map[bool]string{false: name, true: name + ", with all records"}[filed], func(t *testing.T) {
@@ -162,6 +163,7 @@ func TestACommitThatDoesNotEndMakesTheJournalNotReady(t *testing.T) {
 
 // Without appends, the watchdog's check and a readiness probe find the replacement.
 func TestAReplacedFileIsFoundWithoutAnAppend(t *testing.T) {
+	t.Parallel()
 	for name, ask := range map[string]func(t *testing.T, s *bolt.Store){
 		"by the watchdog": func(t *testing.T, s *bolt.Store) { check(t, s.Responds(t.Context())) },
 		"by a probe": func(t *testing.T, s *bolt.Store) {

@@ -19,6 +19,7 @@ import (
 )
 
 func TestMigrationsRunOnceAndAllAtOnce(t *testing.T) {
+	t.Parallel()
 	path, key := newPath(t), newLogKey(t)
 	s := mustOpen(t, path, options(key))
 	fill(t, s, 3)
@@ -79,6 +80,7 @@ func TestMigrationsRunOnceAndAllAtOnce(t *testing.T) {
 }
 
 func TestRespondsWhileTheWriterLives(t *testing.T) {
+	t.Parallel()
 	s := mustOpen(t, newPath(t), options(newLogKey(t)))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -94,6 +96,7 @@ func TestRespondsWhileTheWriterLives(t *testing.T) {
 
 // TestOlderFilesGetTheirLookups turns a file into one of an older version, and opens it.
 func TestOlderFilesGetTheirLookups(t *testing.T) {
+	t.Parallel()
 	drop := func(tx *bbolt.Tx, names ...string) (err error) {
 		for _, name := range names {
 			err = errors.Join(err, tx.DeleteBucket([]byte(name)))

@@ -14,6 +14,7 @@ import (
 
 // TestJournal runs the suite with records in the write-ahead log, in the file, and in both.
 func TestJournal(t *testing.T) {
+	t.Parallel()
 	key := newLogKey(t)
 	for name, every := range map[string]int64{"not filed": 0, "filed": 1, "partly filed": 3} {
 		t.Run(name, func(t *testing.T) {
@@ -35,6 +36,7 @@ func TestJournal(t *testing.T) {
 
 // TestConditions runs the suite of conditions with records in the same places.
 func TestConditions(t *testing.T) {
+	t.Parallel()
 	for name, every := range map[string]int64{"not filed": 0, "filed": 1, "partly filed": 3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

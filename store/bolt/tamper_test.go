@@ -239,6 +239,7 @@ func (j sealed) runChanges() map[string]change {
 }
 
 func TestVerifyNamesWhatWasChanged(t *testing.T) {
+	t.Parallel()
 	j := seal(t)
 	for name, test := range j.changes() {
 		t.Run(name, func(t *testing.T) {
@@ -305,6 +306,7 @@ func rewrite(j sealed, i int64) func(tx *bbolt.Tx) error {
 }
 
 func TestEarlierCheckpointCatchesARolledBackJournal(t *testing.T) {
+	t.Parallel()
 	j := seal(t)
 	whole, err := j.open(t, j.file, nil)
 	check(t, err)
@@ -337,6 +339,7 @@ func TestEarlierCheckpointCatchesARolledBackJournal(t *testing.T) {
 // TestDamagedFile writes random bytes into a file. Opening and verifying must not crash or hang. If they find no
 // damage, the content of the file must be unchanged.
 func TestDamagedFile(t *testing.T) {
+	t.Parallel()
 	j := seal(t)
 	want := dump(t, j.file)
 	const seed = 1

@@ -36,6 +36,7 @@ var keyKinds = []struct {
 
 // TestBlocksHaveTheirKeys changes buckets of blocks at random, and compares them with a sorted list after each change.
 func TestBlocksHaveTheirKeys(t *testing.T) {
+	t.Parallel()
 	for _, kind := range keyKinds {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()

@@ -13,6 +13,7 @@ import (
 
 // Each method of a snapshot that takes a context refuses one that has ended, and does not call yield.
 func TestNothingIsReadForAContextThatHasEnded(t *testing.T) {
+	t.Parallel()
 	r := newReplica(t)
 	fill(t, r, 300)
 	ended, end := context.WithCancel(t.Context())
@@ -122,6 +123,7 @@ var readsOverAll = map[string]func(ctx context.Context, s index.Snapshot) error{
 // A loop over rows or keys checks its context at each askEvery of them, and stops at the first check after the
 // context's end.
 func TestALongReadEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	r := longReads(t, manyRows)
 	for name, read := range readsOverAll {
 		t.Run(name, func(t *testing.T) {

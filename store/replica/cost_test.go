@@ -55,6 +55,7 @@ func plain(n int) []index.Row {
 
 // TestCostGrowsWithThePage checks that the number of keys a query reads does not grow with the rows that it skips.
 func TestCostGrowsWithThePage(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{2_000, 20_000} {
 		r := newReplica(t)
 		if _, err := r.Write(t.Context(), index.Batch{Rows: plain(n)}); err != nil {
@@ -160,6 +161,7 @@ func TestLateRowsShareTheirPages(t *testing.T) {
 
 // TestReadersSeeOneMoment checks that a view neither waits for a later write nor sees it.
 func TestReadersSeeOneMoment(t *testing.T) {
+	t.Parallel()
 	r := newReplica(t)
 	rows := plain(3000)
 	if _, err := r.Write(t.Context(), index.Batch{Rows: rows[:1000]}); err != nil {
@@ -197,6 +199,7 @@ func TestReadersSeeOneMoment(t *testing.T) {
 }
 
 func TestOpen(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")
 	r := openReplica(t, path)
 	if stat, err := os.Stat(path); err != nil || stat.Mode().Perm() != 0o600 {
@@ -211,6 +214,7 @@ func TestOpen(t *testing.T) {
 }
 
 func TestAnotherVersionIsRefused(t *testing.T) {
+	t.Parallel()
 	for _, key := range [][]byte{keyLayout, keyFormat} {
 		t.Run(string(key), func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "replica.db")
@@ -229,6 +233,7 @@ func TestAnotherVersionIsRefused(t *testing.T) {
 }
 
 func TestStatusAndHealth(t *testing.T) {
+	t.Parallel()
 	r := newReplica(t)
 	fill(t, r, 400)
 	err := r.View(t.Context(), func(s index.Snapshot) error {
@@ -249,6 +254,7 @@ func TestStatusAndHealth(t *testing.T) {
 
 // TestRelated follows a transfer to its chains, its tokens, and its packet with traces.
 func TestRelated(t *testing.T) {
+	t.Parallel()
 	r := newReplica(t)
 	fill(t, r, 400)
 	err := r.View(t.Context(), func(s index.Snapshot) error {
@@ -287,6 +293,7 @@ func TestRelated(t *testing.T) {
 
 // TestBatchesAreAtomic checks that a failed batch leaves no trace.
 func TestBatchesAreAtomic(t *testing.T) {
+	t.Parallel()
 	r := newReplica(t)
 	fill(t, r, 50)
 	before := export(t, r)

@@ -24,6 +24,7 @@ import (
 
 // Damage is detected or does no harm: every row served was written, and no call panics or hangs.
 func TestNoDamageIsServed(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")
 	records := filledReplica(t, path)
 	written := make(map[string]bool)
@@ -141,6 +142,7 @@ func hiddenKeys(t *testing.T, file []byte, keys []string) (err error) {
 
 // In a tree with a cycle, bbolt would overflow the stack or loop forever.
 func TestATreeThatGoesInACircleIsDamage(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")
 	filledReplica(t, path)
 	whole := usedPart(t, path)
@@ -248,6 +250,7 @@ func readEverything(t testing.TB, r *Store, written map[string]bool) error {
 }
 
 func TestAPanicOfAReaderIsNoDamage(t *testing.T) {
+	t.Parallel()
 	r := newReplica(t)
 	fill(t, r, 10)
 	panics := func(read func(s index.Snapshot) error) (cause any) {

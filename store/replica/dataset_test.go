@@ -41,6 +41,7 @@ func newReplica(t testing.TB) *Store {
 }
 
 func TestExportImportExport(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"set.ndjson", "set.ndjson.zst"} {
 		t.Run(name, func(t *testing.T) {
 			first := newReplica(t)
@@ -75,6 +76,7 @@ func TestExportImportExport(t *testing.T) {
 }
 
 func TestImportNamesBadLines(t *testing.T) {
+	t.Parallel()
 	good := `{"kind":"chain","universal_chain_id":"union.union-1"}`
 	for _, test := range []struct{ line, reason string }{
 		{`{"kind":"chain"}`, "universal_chain_id is missing"},
@@ -118,6 +120,7 @@ func TestImportNamesBadLines(t *testing.T) {
 // TestImportOfLongSortOrders writes rows with sort_orders of the maximum length, two of them equal, and finds them
 // again.
 func TestImportOfLongSortOrders(t *testing.T) {
+	t.Parallel()
 	r := newReplica(t)
 	line := func(id int, order string) string {
 		return fmt.Sprintf(`{"kind":"packet","packet_hash":"0x%064x","sort_order":%q,"source_universal_chain_id":"a.b","destination_universal_chain_id":"c.d"}`+"\n", id, order)
@@ -139,6 +142,7 @@ func TestImportOfLongSortOrders(t *testing.T) {
 
 // TestImportResumes interrupts an import by a bad line, which is then corrected, and by a writer that fails.
 func TestImportResumes(t *testing.T) {
+	t.Parallel()
 	source := newReplica(t)
 	fill(t, source, 3000)
 	whole := export(t, source)
@@ -213,6 +217,7 @@ func TestTheEndOfAnImportIsOnlyForTheSameIndex(t *testing.T) {
 }
 
 func TestImportOfAChangedFileStartsAnew(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "set.ndjson")
 	chain := func(n int) string { return fmt.Sprintf(`{"kind":"chain","universal_chain_id":"chain.%d"}`+"\n", n) }
 	if err := os.WriteFile(path, []byte(chain(1)+chain(2)+"oops\n"), 0o600); err != nil {

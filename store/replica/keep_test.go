@@ -117,6 +117,7 @@ func asNobody(t *testing.T, path string, f func()) {
 }
 
 func TestAReplicaThatCannotBeOpenedIsSetAside(t *testing.T) {
+	t.Parallel()
 	for name, damage := range map[string]func(t *testing.T, path string){
 		"half of it":         func(t *testing.T, path string) { truncateTo(t, path, 0.5) },
 		"its last page":      func(t *testing.T, path string) { truncateTo(t, path, 0.99) },
@@ -294,6 +295,7 @@ func everyPage(t *testing.T, path string) {
 }
 
 func TestTheWriterNoticesDamageToo(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")
 	filledReplica(t, path)
 	k := keep(t, path)
@@ -308,6 +310,7 @@ func TestTheWriterNoticesDamageToo(t *testing.T) {
 
 // Each file set aside may be as large as the replica.
 func TestOnlyTheNewestThatWereSetAsideAreKept(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")
 	for i := range keptAside + 2 {
 		check(t, os.WriteFile(path, garbage(100+i), 0o600))
@@ -327,6 +330,7 @@ func TestOnlyTheNewestThatWereSetAsideAreKept(t *testing.T) {
 }
 
 func TestAReplicaThatAnotherProcessHasIsLeftAndTriedAgain(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")
 	other := openReplica(t, path)
 	fill(t, other, 10)
@@ -343,6 +347,7 @@ func TestAReplicaThatAnotherProcessHasIsLeftAndTriedAgain(t *testing.T) {
 }
 
 func TestWhatHasRunOutIsNoFaultOfTheFile(t *testing.T) {
+	t.Parallel()
 	for _, err := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.EROFS, errInUse, fs.ErrNotExist} {
 		if isUseless(&fs.PathError{Op: "open", Err: err}) {
 			t.Errorf("%v is taken for damage", err)
@@ -352,6 +357,7 @@ func TestWhatHasRunOutIsNoFaultOfTheFile(t *testing.T) {
 
 // A batch that continues from a replaced replica must not be written to its successor.
 func TestABatchForAnotherReplicaIsRefused(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")
 	k := keep(t, path)
 	idOf := func() (id string) {

@@ -19,10 +19,16 @@ func openReplica(t testing.TB, path string) *Store {
 	return r
 }
 
-func TestReplicaConforms(t *testing.T) { conform(t, Options{}) }
+func TestReplicaConforms(t *testing.T) {
+	t.Parallel()
+	conform(t, Options{})
+}
 
 // TestReplicaConformsWhileMerging lets every batch move keys from the recent bucket to the main one.
-func TestReplicaConformsWhileMerging(t *testing.T) { conform(t, Options{recentKeys: 20}) }
+func TestReplicaConformsWhileMerging(t *testing.T) {
+	t.Parallel()
+	conform(t, Options{recentKeys: 20})
+}
 
 func conform(t *testing.T, o Options) {
 	o.Now = func() time.Time { return storetest.ReplicaNow }

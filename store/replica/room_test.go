@@ -11,6 +11,7 @@ import (
 )
 
 func TestAReplicaLeavesRoomForTheJournal(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")
 	batch := index.Batch{Positions: map[string]string{"a": "1"}}
 	for _, c := range []struct {

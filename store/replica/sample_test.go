@@ -14,6 +14,7 @@ import (
 // TestSamplesAreOfAllParts checks that a sample has rows from each quarter of a collection, with its postings in the
 // main bucket, in the recent bucket, or in both.
 func TestSamplesAreOfAllParts(t *testing.T) {
+	t.Parallel()
 	const all, size, quarters = 8000, 400, 4
 	var rows []index.Row
 	for i := range all {

@@ -77,6 +77,7 @@ func like(all []index.Packet, does, not string) (found []index.Packet) {
 }
 
 func TestStakes(t *testing.T) {
+	t.Parallel()
 	r, all := staked(t, 4000)
 	kinds := []zkgm.StakeKind{zkgm.Bond, zkgm.Unbond, zkgm.Withdraw, zkgm.DustWithdraw}
 	seen := make(map[string]bool)
@@ -181,6 +182,7 @@ func deliveries(t *testing.T, r *Store, all []index.Packet) {
 
 // TestInstructions reads all instructions in both directions, in pages that end within packets.
 func TestInstructions(t *testing.T) {
+	t.Parallel()
 	r, all := staked(t, 600)
 	walk := func(q index.InstructionQuery) (rows []index.Row) {
 		err := r.View(t.Context(), func(s index.Snapshot) error {
@@ -257,6 +259,7 @@ func calls(t *testing.T, walk func(index.InstructionQuery) []index.Row, all []in
 // TestStakesPageCost checks that the keys read for a page do not grow with packets that are no stakes, nor with stakes
 // beyond the page.
 func TestStakesPageCost(t *testing.T) {
+	t.Parallel()
 	var looked [2]uint64
 	for i, transfers := range []int{1500, 6000} {
 		r, _ := staked(t, transfers)

@@ -82,6 +82,7 @@ func served(t *testing.T, r *Store, source string) (orders []string) {
 }
 
 func TestUnverifiedIsSinceItWasFirstQuarantined(t *testing.T) {
+	t.Parallel()
 	now := storetest.ReplicaNow
 	r := reopen(t, filepath.Join(t.TempDir(), "replica.db"), Options{Now: func() time.Time { return now }})
 	u := doubted(t, "1", "0x01")
@@ -114,6 +115,7 @@ func TestUnverifiedIsSinceItWasFirstQuarantined(t *testing.T) {
 
 // TestUnverifiedRowsAreServedWhereAskedTo covers a route and an export that contain only unverified rows.
 func TestUnverifiedRowsAreServedWhereAskedTo(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")
 	r := reopen(t, path, Options{})
 	write(t, r, index.Batch{Rows: plain(20), Unverified: []index.Unverified{doubted(t, "1", "0x01aa"), doubted(t, "00000007", "0x02aa")}})
@@ -148,6 +150,7 @@ func TestUnverifiedRowsAreServedWhereAskedTo(t *testing.T) {
 // TestServingIsSettledInSteps interrupts the conversion of a large file after its first step. Afterwards, rows and
 // counts equal those of a file that was always opened with the final option.
 func TestServingIsSettledInSteps(t *testing.T) {
+	t.Parallel()
 	var doubts []index.Unverified
 	for i := range 2*settleAtOnce + 10 { // the first replaces a verified row
 		doubts = append(doubts, doubted(t, fmt.Sprintf("x%05d", i), fmt.Sprintf("0x%064x", i)))
@@ -245,6 +248,7 @@ func contents(t *testing.T, r *Store) string {
 // TestAnUpstreamMaySendAnyHashAndOrder checks that a row that cannot be served is quarantined, and that the file still
 // opens.
 func TestAnUpstreamMaySendAnyHashAndOrder(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")
 	r := reopen(t, path, Options{ServeUnverified: true})
 	long := "0x" + strings.Repeat("ab", 50_000)
@@ -281,6 +285,7 @@ func TestAnUpstreamMaySendAnyHashAndOrder(t *testing.T) {
 // TestWhatCannotBePutBackIsNotServed: while an unverified row was served, other rows took the sort_orders of the
 // verified row.
 func TestWhatCannotBePutBackIsNotServed(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")
 	r := reopen(t, path, Options{ServeUnverified: true})
 	good := doubted(t, "7", "0x07")
@@ -298,6 +303,7 @@ func TestWhatCannotBePutBackIsNotServed(t *testing.T) {
 
 // TestReadersMayAskMoreWhileTheyAreYielded checks that a yield may read from the snapshot, stop, and run out of time.
 func TestReadersMayAskMoreWhileTheyAreYielded(t *testing.T) {
+	t.Parallel()
 	r := newReplica(t)
 	fill(t, r, 400)
 	write(t, r, index.Batch{Unverified: []index.Unverified{doubted(t, "1", "0x01"), doubted(t, "2", "0x02")}})
