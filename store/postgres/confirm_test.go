@@ -59,13 +59,20 @@ func (p *pair) cancelCommits() string {
 func (p *pair) unanswered(name string, leave func()) appliance.Record {
 	p.Helper()
 	r := withIdempotencyKey(p.T, name)
+	p.fails("records", r.ID, leave, func(ctx context.Context) error {
+		_, _, err := p.store.Journal().Append(ctx, r)
+		return err
+	})
+	return r
+}
+
+// fails expects an error of change, and that its row is on the primary. leave ends the wait for the standby.
+func (p *pair) fails(table string, id any, leave func(), change func(ctx context.Context) error) {
+	p.Helper()
 	failed := make(chan error, 1)
-	go func() {
-		_, _, err := p.store.Journal().Append(context.WithoutCancel(p.Context()), r)
-		failed <- err
-	}()
+	go func() { failed <- change(context.WithoutCancel(p.Context())) }()
 	stored := func() bool {
-		return p.primary.Query(p.T, postgrestest.Owner, fmt.Sprintf("SELECT count(*) FROM records WHERE id = '%s'", r.ID)) == "1"
+		return p.primary.Query(p.T, postgrestest.Owner, fmt.Sprintf("SELECT count(*) FROM %s WHERE id = '%s'", table, id)) == "1"
 	}
 	for deadline := time.Now().Add(patience); !stored(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -76,12 +83,11 @@ func (p *pair) unanswered(name string, leave func()) appliance.Record {
 	select {
 	case err := <-failed:
 		if err == nil {
-			p.Error("a record that the standby lacks was answered")
+			p.Error("a change that the standby lacks was answered")
 		}
 	case <-time.After(patience):
 		p.Error("the caller is not answered")
 	}
-	return r
 }
 
 // TestDrillNothingIsAnsweredThatTheStandbyLacks commits a record on the primary only. Two stores must then refuse each
@@ -206,6 +212,40 @@ func TestDrillTheNewPrimaryConfirmsNothingOfTheOldOne(t *testing.T) {
 	_, _, err = p.store.Journal().Append(t.Context(), withIdempotencyKey(t, "next"))
 	check(t, err)
 	check(t, p.store.ReadThenConfirm(t.Context(), func() {}))
+}
+
+// TestDrillARevocationAfterAPromotionHoldsOnEachAppliance loses a change of the API keys that an appliance has read. The
+// next change then has the same version, and that appliance must notice it.
+func TestDrillARevocationAfterAPromotionHoldsOnEachAppliance(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	other := *p
+	other.store = p.open()
+	created, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "revoked"}, time.Now())
+	check(t, err)
+	check(t, p.store.Keys().Create(t.Context(), created))
+	_, _, err = other.store.Journal().Append(t.Context(), storetest.Record(t, created.ID))
+	check(t, err)
+
+	p.standby.Detach(t)
+	lost, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "lost"}, time.Now())
+	check(t, err)
+	cancel := func() { p.cancelCommits() }
+	p.fails("api_keys", lost.ID, cancel, func(ctx context.Context) error { return p.store.Keys().Create(ctx, lost) })
+	other.unanswered("lost", cancel) // reads the lost key
+	p.primary.Kill(t)
+	p.standby.Promote(t)
+	await(t, "a key is revoked", func() bool {
+		_, err := p.store.Keys().Revoke(t.Context(), created.ID, time.Now())
+		return err == nil
+	})
+	await(t, "a revoked key is refused", func() bool {
+		_, _, err := other.store.Journal().Append(t.Context(), storetest.Record(t, created.ID))
+		if err == nil {
+			t.Fatal("a revoked key gets a record")
+		}
+		return appliance.CodeOf(err) != appliance.CodeJournalUnavailable && appliance.CodeOf(err) != appliance.CodeTimeout
+	})
 }
 
 // TestAnIdleApplianceIsNotReadyWithoutItsStandby sends no request: the heartbeat alone must detect the missing standby.

@@ -30,6 +30,7 @@ type Keys struct {
 
 	mu      sync.RWMutex // protects the fields below; not held during queries
 	version int64        // of byID; -1 before the first read
+	digest  []byte       // keysDigest of byID; a failover can use a version again for other keys
 	read    time.Time    // when byID was read, by this process's own clock
 	byID    map[string]appliance.APIKey
 	dirty   map[string]bool // ids with a last use that is not stored yet
@@ -156,10 +157,8 @@ func (k *Keys) change(ctx context.Context, doing, id string, next func(stored *k
 	k.begun.Store(time.Now().UnixNano())
 	defer k.begun.Store(0)
 	for attempt := 0; ; attempt++ {
-		var version int64
-		version, key, err = k.changeOnce(ctx, id, next)
-		if err == nil {
-			return k.changed(version, key), nil
+		if key, err = k.changeOnce(ctx, id, next); err == nil {
+			return key, nil
 		}
 		if _, ready := errors.AsType[*appliance.Error](err); ready {
 			return key, err
@@ -170,7 +169,8 @@ func (k *Keys) change(ctx context.Context, doing, id string, next func(stored *k
 	}
 }
 
-func (k *Keys) changeOnce(ctx context.Context, id string, next func(stored *keyRow) (keyRow, error)) (version int64, key appliance.APIKey, err error) {
+func (k *Keys) changeOnce(ctx context.Context, id string, next func(stored *keyRow) (keyRow, error)) (key appliance.APIKey, err error) {
+	var before, after head
 	err = k.store.transaction(ctx, func(tx pgx.Tx) error {
 		h, err := k.store.lock(ctx, tx) // first, in the order of an append
 		if err != nil && !errors.Is(err, errUnclaimed) {
@@ -199,8 +199,9 @@ func (k *Keys) changeOnce(ctx context.Context, id string, next func(stored *keyR
 		}
 		// The MAC covers the verified rows and this change. It does not cover the rows as stored, because a trigger
 		// could have altered them.
+		before = *h
 		h.keys, h.keysDigest = h.keys+1, keysDigest(rows)
-		version = h.keys
+		after = *h
 		q := new(pgx.Batch)
 		q.Queue("INSERT INTO api_keys (id, key, expires, revoked, last_used) VALUES ($1, $2, $3, $4, $5) "+
 			"ON CONFLICT (id) DO UPDATE SET key = excluded.key, expires = excluded.expires, revoked = excluded.revoked",
@@ -208,28 +209,31 @@ func (k *Keys) changeOnce(ctx context.Context, id string, next func(stored *keyR
 		q.Queue("UPDATE log_head SET keys_version = $1, keys_digest = $2, state_mac = $3 WHERE id = 1", h.keys, h.keysDigest, stateMAC(k.store.secret, h))
 		return tx.SendBatch(ctx, q).Close()
 	})
-	return version, key, err
+	if err == nil {
+		key = k.changed(&before, &after, key)
+	}
+	return key, err
 }
 
 // changed updates the cache after a commit. It returns the key with the time of its last use, which may not be stored
 // yet.
-func (k *Keys) changed(version int64, key appliance.APIKey) appliance.APIKey {
+func (k *Keys) changed(before, after *head, key appliance.APIKey) appliance.APIKey {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if used := k.byID[key.ID].LastUsed; used.After(key.LastUsed) {
 		key.LastUsed = used
 	}
 	k.byID[key.ID] = key
-	if k.version == version-1 {
-		k.version = version // otherwise changes by others are still to be read
+	if k.isOf(before) { // otherwise changes by others are still to be read
+		k.version, k.digest = after.keys, after.keysDigest
 	}
 	return key
 }
 
-// refresh reads the keys if their version has changed or the last read is old.
-func (k *Keys) refresh(ctx context.Context, version int64) error {
+// refresh reads the keys if the cache is not that of h or the last read is old.
+func (k *Keys) refresh(ctx context.Context, h *head) error {
 	k.mu.RLock()
-	current := k.version >= version && time.Since(k.read) < flushEvery
+	current := k.isOf(h) && time.Since(k.read) < flushEvery
 	k.mu.RUnlock()
 	if current {
 		return nil
@@ -237,6 +241,9 @@ func (k *Keys) refresh(ctx context.Context, version int64) error {
 	_, err := k.asked.do(ctx, k.reread)
 	return err
 }
+
+// isOf reports whether the cache has the keys of h. The caller holds mu.
+func (k *Keys) isOf(h *head) bool { return k.version == h.keys && bytes.Equal(k.digest, h.keysDigest) }
 
 // reload reads the keys if their version has changed.
 func (k *Keys) reload() (none struct{}, err error) {
@@ -277,34 +284,39 @@ func (k *Keys) reread() (none struct{}, err error) {
 		if err != nil {
 			return err
 		}
-		return k.set(h.keys, rows, read)
+		return k.set(h, rows, read)
 	})
 }
 
 // at returns the keys that belong to h. The caller holds the lock of h.
 func (k *Keys) at(ctx context.Context, tx querier, h *head) (map[string]appliance.APIKey, error) {
 	k.mu.RLock()
-	current := k.version == h.keys
+	current := k.isOf(h)
+	keys := maps.Clone(k.byID)
 	k.mu.RUnlock()
-	if !current {
-		rows, err := readKeys(ctx, tx, h)
-		if err == nil {
-			err = k.set(h.keys, rows, time.Now())
-		}
-		if err != nil {
+	if current {
+		return keys, nil
+	}
+	rows, err := readKeys(ctx, tx, h)
+	if err == nil {
+		err = k.set(h, rows, time.Now())
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range rows {
+		if keys[row.id], err = row.key(); err != nil {
 			return nil, err
 		}
 	}
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	return maps.Clone(k.byID), nil
+	return keys, nil
 }
 
 // set replaces the cached keys by verified rows.
-func (k *Keys) set(version int64, rows []keyRow, read time.Time) error {
+func (k *Keys) set(h *head, rows []keyRow, read time.Time) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if version < k.version {
+	if h.keys < k.version {
 		return nil // a newer change is in the cache already
 	}
 	for _, row := range rows {
@@ -321,7 +333,7 @@ func (k *Keys) set(version int64, rows []keyRow, read time.Time) error {
 		}
 		k.byID[key.ID] = key // keys are never removed
 	}
-	k.version, k.read = version, read
+	k.version, k.digest, k.read = h.keys, h.keysDigest, read
 	return nil
 }
 

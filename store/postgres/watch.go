@@ -118,7 +118,7 @@ func (w *watch) look(ctx context.Context) error {
 	if err := s.seen.keep(h); err != nil {
 		return err
 	}
-	return s.keys.refresh(ctx, h.keys)
+	return s.keys.refresh(ctx, h)
 }
 
 // ask reads the head and the clock in one query.
