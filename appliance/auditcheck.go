@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ethereum/go-ethereum/crypto"
 	"golang.org/x/mod/sumdb/tlog"
@@ -31,8 +33,8 @@ func LostLeaf(hash tlog.Hash, why error) CheckedLeaf {
 	return CheckedLeaf{Hash: hash, part: partRecord, fault: why}
 }
 
-// Check decodes the next leaves, which must be added in their order, and verifies each record or event on its own. It
-// uses all processors, because this takes nearly all of an audit's time. The result for a nil leaf is zero.
+// Check decodes leaves, and verifies each record or event on its own. It uses all processors, because this takes nearly
+// all of an audit's time. The result for a nil leaf is zero. It may be called while other leaves are checked or added.
 func (a *Audit) Check(leaves [][]byte) []CheckedLeaf {
 	checked := make([]CheckedLeaf, len(leaves))
 	workers := min(runtime.GOMAXPROCS(0), len(leaves))
@@ -59,13 +61,22 @@ func (a *Audit) check(leaf []byte) CheckedLeaf {
 		c.part, c.fault = "event", c.Event.Verify()
 		return c
 	}
-	c.part, c.fault = "signature", c.Record.verify(a.tables.of[c.Record.SignerAddress])
+	c.part, c.fault = "signature", c.Record.verify(a.tables.all()[c.Record.SignerAddress])
 	return c
 }
 
 // tables are the Verifiers of the signers with many records. They find the same as recovery, in a quarter of its time.
 // An appliance has few signers. The zero value is ready.
-type tables struct{ of map[Address]*Verifier }
+type tables struct {
+	of atomic.Pointer[map[Address]*Verifier]
+} // the map is never modified
+
+func (t *tables) all() map[Address]*Verifier {
+	if all := t.of.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
 
 const (
 	// tableAfter is the number of good records of a signer after which its Verifier is made. Making it takes as long as
@@ -76,11 +87,12 @@ const (
 
 // add makes the Verifier of a good attestation's signer.
 func (t *tables) add(a Attestation) {
-	if len(t.of) == mostTables {
+	all := maps.Clone(t.all())
+	if len(all) == mostTables {
 		return
 	}
 	var generator *multiples
-	for _, v := range t.of {
+	for _, v := range all {
 		generator = v.generator
 	}
 	publicKey, err := crypto.Ecrecover(a.Hash[:], a.Signature.rsv())
@@ -91,10 +103,49 @@ func (t *tables) add(a Attestation) {
 	if err != nil {
 		return // not of a recovered key
 	}
-	if t.of == nil {
-		t.of = make(map[Address]*Verifier)
+	if all == nil {
+		all = make(map[Address]*Verifier)
 	}
-	t.of[a.SignerAddress] = v
+	all[a.SignerAddress] = v
+	t.of.Store(&all)
+}
+
+// Ahead calls read for the blocks from 0 to n-1, as many at a time as there are processors, and add with each result, in
+// order. So a store is read while leaves are checked. Ahead returns the first error, when the reads have ended.
+func Ahead[T any](n int64, read func(block int64) (T, error), add func(block int64, result T) error) error {
+	type outcome struct {
+		result T
+		err    error
+	}
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	ahead := int64(runtime.GOMAXPROCS(0))
+	outcomes := make([]chan outcome, ahead)
+	begin := func(block int64) {
+		if block >= n {
+			return
+		}
+		done := make(chan outcome, 1)
+		outcomes[block%ahead] = done
+		reading.Go(func() {
+			result, err := read(block)
+			done <- outcome{result, err}
+		})
+	}
+	for block := range ahead {
+		begin(block)
+	}
+	for block := range n {
+		o := <-outcomes[block%ahead]
+		begin(block + ahead)
+		if o.err != nil {
+			return o.err
+		}
+		if err := add(block, o.result); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Limits of a block of an export: it keeps all processors busy, and takes 5 MiB at most.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/big"
 	"reflect"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -158,5 +159,44 @@ func TestAnExportWithATooLongLineIsAnError(t *testing.T) {
 	in := io.LimitReader(&endless{line: []byte("x")}, 2<<20)
 	if err := audit.Export(t.Context(), in, nil); err == nil {
 		t.Error("it was audited")
+	}
+}
+
+func TestBlocksThatAreReadAheadAreAddedInOrder(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	for name, test := range map[string]struct {
+		blocks, badRead, badAdd int64
+		added                   int64
+	}{
+		"none":              {blocks: 0, badRead: -1, badAdd: -1, added: 0},
+		"one":               {blocks: 1, badRead: -1, badAdd: -1, added: 1},
+		"many":              {blocks: 500, badRead: -1, badAdd: -1, added: 500},
+		"a read that fails": {blocks: 500, badRead: 300, badAdd: -1, added: 300},
+		"an add that fails": {blocks: 500, badRead: -1, badAdd: 299, added: 300},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var reading atomic.Int64
+			added := int64(0)
+			err := appliance.Ahead(test.blocks, func(block int64) (int64, error) {
+				reading.Add(1)
+				defer reading.Add(-1)
+				if block == test.badRead {
+					return 0, broken
+				}
+				return 7 * block, nil
+			}, func(block, result int64) error {
+				if block != added || result != 7*block {
+					t.Errorf("block %d with the result %d is added as the %d.", block, result, added)
+				}
+				if added++; block == test.badAdd {
+					return broken
+				}
+				return nil
+			})
+			if failed := test.badRead >= 0 || test.badAdd >= 0; errors.Is(err, broken) != failed || added != test.added || reading.Load() != 0 {
+				t.Errorf("%v after %d blocks, %d are being read; want %d blocks", err, added, reading.Load(), test.added)
+			}
+		})
 	}
 }

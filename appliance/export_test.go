@@ -28,4 +28,4 @@ const TableAfter = tableAfter
 func (a *Audit) Leaf(leaf []byte) { a.Add(a.Check([][]byte{leaf})[0]) }
 
 // Tables returns for how many signers the audit has a table.
-func (a *Audit) Tables() int { return len(a.tables.of) }
+func (a *Audit) Tables() int { return len(a.tables.all()) }

@@ -265,35 +265,52 @@ func (v *auditor) freePages(p *pages.Reader, free []uint64) {
 	}
 }
 
+// block is verifyStep records.
+type block struct {
+	first          int64
+	leaves, hashes [][]byte // the hashes that the records complete
+	checked        []appliance.CheckedLeaf
+}
+
 // records checks all records in order, with their hashes and lookups.
 func (v *auditor) records() error {
-	for first := int64(0); first < v.size; first += verifyStep {
-		v.progress(first, v.size)
-		end := min(v.size, first+verifyStep)
-		err := v.pages(func(p *pages.Reader) error {
-			leaves := v.read(p, bucketRecords, first, end)
-			hashStart := tlog.StoredHashCount(first)
-			hashes := v.read(p, bucketHashes, hashStart, tlog.StoredHashCount(end))
-			v.addTail(first, leaves, hashStart, hashes)
-			for k, c := range v.audit.Check(leaves) {
-				n := first + int64(k)
-				stored := hashes[tlog.StoredHashIndex(0, n)-hashStart:]
-				if leaves[k] == nil {
-					c = lostLeaf(stored[0])
-				}
-				v.tree(n, c.ID(), v.audit.Add(c), stored)
-				if n < v.filed {
-					v.lookups(p, n, c.Entry)
-				}
-			}
+	err := appliance.Ahead((v.size+verifyStep-1)/verifyStep, func(n int64) (b block, err error) {
+		b.first = n * verifyStep
+		end := min(v.size, b.first+verifyStep)
+		err = v.pages(func(p *pages.Reader) error {
+			hashStart := tlog.StoredHashCount(b.first)
+			b.leaves = v.read(p, bucketRecords, b.first, end)
+			b.hashes = v.read(p, bucketHashes, hashStart, tlog.StoredHashCount(end))
+			v.addTail(b.first, b.leaves, hashStart, b.hashes)
 			return nil
 		})
-		if err != nil {
-			return err
+		b.checked = v.audit.Check(b.leaves)
+		return b, err
+	}, func(_ int64, b block) error {
+		v.progress(b.first, v.size)
+		return v.pages(func(p *pages.Reader) error {
+			v.add(p, b)
+			return nil
+		})
+	})
+	if err == nil {
+		v.progress(v.size, v.size)
+	}
+	return err
+}
+
+func (v *auditor) add(p *pages.Reader, b block) {
+	for k, c := range b.checked {
+		n := b.first + int64(k)
+		stored := b.hashes[tlog.StoredHashIndex(0, n)-tlog.StoredHashCount(b.first):]
+		if b.leaves[k] == nil {
+			c = lostLeaf(stored[0])
+		}
+		v.tree(n, c.ID(), v.audit.Add(c), stored)
+		if n < v.filed {
+			v.lookups(p, n, c.Entry)
 		}
 	}
-	v.progress(v.size, v.size)
-	return nil
 }
 
 // read returns the values of a bucket from first to end, which is exclusive. Unreadable values are nil.

@@ -41,11 +41,8 @@ func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (app
 	if err := v.begin(); err != nil {
 		return appliance.AuditReport{}, err
 	}
-	for first := int64(0); first < v.size; first += verifyStep {
-		v.progress(first, v.size)
-		if err := v.step(first, min(v.size, first+verifyStep)); err != nil {
-			return appliance.AuditReport{}, err
-		}
+	if err := appliance.Ahead((v.size+verifyStep-1)/verifyStep, v.readBlock, v.addBlock); err != nil {
+		return appliance.AuditReport{}, err
 	}
 	v.progress(v.size, v.size)
 	now, err := j.store.keys.stored(ctx)
@@ -129,36 +126,52 @@ func countRoots(size int64) (n int64) {
 	return n
 }
 
-// step checks the records from first to end, which is exclusive.
-func (v *auditor) step(first, end int64) error {
+// block is verifyStep records.
+type block struct {
+	records []stored
+	found   lookups
+}
+
+// readBlock reads and checks the records of a block.
+func (v *auditor) readBlock(n int64) (b block, err error) {
 	if v.ctx.Err() != nil {
-		return timeout(v.ctx, "verify")
+		return b, timeout(v.ctx, "verify")
 	}
 	ctx, cancel := context.WithTimeout(v.ctx, auditTimeout)
 	defer cancel()
-	records := make([]stored, end-first)
+	first := n * verifyStep
+	end := min(v.size, first+verifyStep)
+	b.records = make([]stored, end-first)
 	rows, err := v.store.read.Query(ctx, "SELECT index, id, key_id, idempotency_key, time, hash, leaf, digest, unspendable FROM records "+
 		"WHERE index >= $1 AND index < $2", first-v.continued, end-v.continued)
 	if err == nil {
-		err = scanStored(rows, records, first-v.continued)
+		err = scanStored(rows, b.records, first-v.continued)
 	}
 	if err != nil {
-		return answer(v.ctx, "verify", err)
+		return b, answer(v.ctx, "verify", err)
 	}
-	leaves := make([][]byte, len(records))
-	for i := range records {
-		leaves[i] = records[i].leaf
+	leaves := make([][]byte, len(b.records))
+	for i := range b.records {
+		leaves[i] = b.records[i].leaf
 	}
 	for i, c := range v.audit.Check(leaves) {
-		records[i].checked = c
+		b.records[i].checked = c
 	}
-	found, err := v.lookUp(ctx, records)
-	if err != nil {
-		return answer(v.ctx, "verify", err)
+	if b.found, err = v.lookUp(ctx, b.records); err != nil {
+		return b, answer(v.ctx, "verify", err)
 	}
+	return b, nil
+}
+
+// addBlock adds the records of a block to the audit.
+func (v *auditor) addBlock(n int64, b block) error {
+	first := n * verifyStep
+	v.progress(first, v.size)
+	ctx, cancel := context.WithTimeout(v.ctx, auditTimeout)
+	defer cancel()
 	var roots []root
-	for i := range records {
-		roots = append(roots, v.record(first+int64(i), &records[i], found)...)
+	for i := range b.records {
+		roots = append(roots, v.record(first+int64(i), &b.records[i], b.found)...)
 	}
 	if err := v.tiles(ctx, roots); err != nil {
 		return answer(v.ctx, "verify", err)
