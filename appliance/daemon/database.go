@@ -42,6 +42,9 @@ func CheckStore(c *config.Config) error {
 // versionsFile is the name in data_dir of postgres.Options.Versions.
 const versionsFile = "database-versions.json"
 
+// countsFile is the name in data_dir of postgres.Options.Counts.
+const countsFile = "database-counts.json"
+
 // MemberName returns the name of this appliance in its cluster.
 func MemberName(c *config.Config) (string, error) {
 	if c.Cluster.Name != "" {
@@ -65,6 +68,7 @@ func openDatabase(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error)
 	key = key.SignedBy(log.Signer())
 	options := postgres.Options{
 		Versions: filepath.Join(c.DataDir, versionsFile),
+		Counts:   filepath.Join(c.DataDir, countsFile),
 		Signer:   key.Signer, Verifier: key.Verifier, MaxAhead: c.Journal.MaxAhead, Logger: o.Logger, Pending: o.Pending,
 	}
 	if o.Member != nil {

@@ -169,6 +169,9 @@ func (s *Store) Close() error {
 				return
 			}
 			s.rescue()
+			if err := s.inTime("store the counts", s.counts.Close); err != nil {
+				s.opts.Logger.Warn("the counts of attestations are not stored, so they are counted again after the start", "error", err)
+			}
 		}
 		err = s.inTime("close the file", s.closeFile)
 	})

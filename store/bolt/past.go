@@ -7,6 +7,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/store/counts"
+	"golang.org/x/mod/sumdb/tlog"
 )
 
 // Past implements appliance.Journal.
@@ -15,11 +16,31 @@ func (j *Journal) Past(ctx context.Context, q appliance.PastQuery) (p appliance.
 	if q.Unspendable != nil {
 		recent = j.store.recent.find(lookup{bucketByUnspendable, q.Unspendable[:]})
 	}
+	if len(q.Since) > 0 {
+		j.store.loadCounts(ctx)
+	}
 	err = j.read(ctx, func(v *view) error {
 		p, err = v.past(q, recent, j.store.counts.Known, j.store.counts.Keep)
 		return err
 	})
 	return p, err
+}
+
+// loadCounts loads the counts of the process before this one. A failure costs a longer count.
+func (s *Store) loadCounts(ctx context.Context) {
+	h := s.head.Load()
+	if s.opts.ReadOnly || h == nil {
+		return
+	}
+	err := s.counts.Load(func() (f counts.File, err error) {
+		f = counts.File{Path: s.path + "-counts", Log: appliance.LogName(s.opts.Verifier)}
+		f.Head = func(context.Context) (tlog.Tree, int64, error) { h := s.head.Load(); return h.tree, h.tree.N, nil }
+		f.Secret, err = appliance.StoreSecret(s.opts.Signer)
+		return f, err
+	}, func(older tlog.Tree) (bool, error) { return counts.Begins(ctx, s.journal, h.tree.N, older) })
+	if err != nil {
+		s.opts.Logger.Warn("the counts of attestations cannot be loaded, so they are counted again", "file", s.path+"-counts", "error", err)
+	}
 }
 
 // admit calls the conditions of an op.

@@ -1,5 +1,5 @@
 // Package counts caches how many attestations each API key was issued since given times. A store that counts again
-// needs to count only the entries after those already counted.
+// needs to count only the entries after those already counted, also after a restart: see File.
 package counts
 
 import (
@@ -23,12 +23,21 @@ func Of(keyID string, since time.Time) Name { return Name{keyID, since.UnixNano(
 func (n Name) Since() time.Time { return time.Unix(0, n.since).UTC() }
 
 // Count is a result: N attestations among the entries with an index below Below.
-type Count struct{ N, Below int64 }
+type Count struct {
+	N     int64 `json:"n"`
+	Below int64 `json:"below"`
+}
 
 // Counts is the cache. All methods are safe for concurrent use; the zero value is ready for use.
 type Counts struct {
-	mu    sync.Mutex
-	known map[Name]Count
+	mu     sync.Mutex
+	known  map[Name]Count
+	file   *File // nil before Load
+	stored int64 // highest Count.Below in the file
+	closed bool
+
+	loading sync.Mutex     // held during reads and writes of the file
+	storing sync.WaitGroup // writes of the file
 }
 
 // Known returns the cached count.
@@ -49,5 +58,6 @@ func (c *Counts) Keep(n Name, count Count) {
 	}
 	if count.Below >= c.known[n].Below {
 		c.known[n] = count
+		c.storeLater(count.Below)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/store/counts"
@@ -117,6 +118,9 @@ func (j *Journal) Past(ctx context.Context, q appliance.PastQuery) (appliance.Pa
 
 // past queries outside of a batch. A count that is not cached begins at the first record of its period.
 func (s *Store) past(ctx context.Context, p *past, asked []appliance.PastQuery) error {
+	if err := s.loadCounts(ctx); err != nil {
+		return err
+	}
 	q := new(pgx.Batch)
 	for _, ask := range asked {
 		for _, t := range ask.Since {
@@ -151,6 +155,31 @@ func (s *Store) past(ctx context.Context, p *past, asked []appliance.PastQuery) 
 	}
 	s.keepCounts(p)
 	return nil
+}
+
+// loadCounts loads the counts of the process before this one.
+func (s *Store) loadCounts(ctx context.Context) error {
+	if s.opts.Counts == "" || s.secret == nil {
+		return nil
+	}
+	return s.counts.Load(func() (counts.File, error) {
+		return counts.File{Path: s.opts.Counts, Log: appliance.LogName(s.opts.Verifier), Secret: s.secret, Head: s.counted}, nil
+	}, func(older tlog.Tree) (bool, error) {
+		h, err := s.readHead(ctx)
+		if err != nil {
+			return false, err
+		}
+		return counts.Begins(ctx, s.journal, h.tree.N, older)
+	})
+}
+
+// counted returns the newest tree, and the index in the table below which its entries are.
+func (s *Store) counted(ctx context.Context) (tlog.Tree, int64, error) {
+	h, err := s.readHead(ctx)
+	if err != nil {
+		return tlog.Tree{}, 0, err
+	}
+	return h.tree, h.tree.N - h.continued, nil
 }
 
 func (s *Store) isCounted(n counts.Name) bool {

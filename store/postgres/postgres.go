@@ -59,6 +59,7 @@ type Options struct {
 	Logger   *slog.Logger     // nil means none
 	Member   Identity         // this appliance; without a name, it is no member of the cluster
 	Versions string           // path of the file with the highest versions seen of API keys and stop state; "" for none
+	Counts   string           // path of the file with the counts of attestations; "" for none
 
 	// Accept is called with each head before records are appended to it, under its lock. Its error fails the whole
 	// batch. Nil accepts every head.
@@ -228,6 +229,9 @@ func (s *Store) Close() error {
 			s.writer.queue.Close()
 		}
 		s.watch.close()
+		if err := s.counts.Close(); err != nil {
+			s.opts.Logger.Warn("the counts of attestations are not stored, so they are counted again after the start", "error", err)
+		}
 		s.closePools()
 	})
 	return nil
