@@ -65,7 +65,7 @@ func (a *Audit) check(leaf []byte) CheckedLeaf {
 	return c
 }
 
-// tables are the Verifiers of the signers with many records. They find the same as recovery, in a quarter of its time.
+// tables are the Verifiers of the signers with many records. They find the same as recovery, in less time.
 // An appliance has few signers. The zero value is ready.
 type tables struct {
 	of atomic.Pointer[map[Address]*Verifier]
