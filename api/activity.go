@@ -127,8 +127,10 @@ type counts struct {
 
 func newSampler(m *metrics, routes []Route, keys accounts[string], inUse func() int, now func() time.Time) *sampler {
 	s := &sampler{
-		activity: &Activity{next: make(chan struct{})}, woken: make(chan struct{}, 1), inUse: inUse, keys: keys, attestations: m.attestations,
-		latency: m.durations.WithLabelValues(attestPath).(prometheus.Metric), problems: make(map[appliance.Code]prometheus.Metric),
+		activity: &Activity{next: make(chan struct{})}, woken: make(chan struct{}, 1), inUse: inUse, keys: keys,
+		attestations: m.attestations,
+		latency:      m.durations.WithLabelValues(attestPath).(prometheus.Metric),
+		problems:     make(map[appliance.Code]prometheus.Metric),
 	}
 	read := make(map[string]bool)
 	for _, r := range routes {
@@ -210,7 +212,8 @@ func (s *sampler) sample(now time.Time) (busy bool) {
 	s.fill(now)
 	before, here := s.last, s.read()
 	s.last, s.at = here, now
-	one := wire.Sample{Time: now.UTC(), Attestations: here.attestations - before.attestations, Reads: here.reads - before.reads}
+	one := wire.Sample{Time: now.UTC(), Attestations: here.attestations - before.attestations,
+		Reads: here.reads - before.reads}
 	latency := between(before.latency, here.latency)
 	one.P50Seconds, one.P99Seconds = quantile(latency, .5), quantile(latency, .99)
 	for code, n := range here.problems {
@@ -232,11 +235,13 @@ func (s *sampler) sample(now time.Time) (busy bool) {
 }
 
 func (c counts) equal(o counts) bool {
-	return c.attestations == o.attestations && c.reads == o.reads && c.latency.GetSampleCount() == o.latency.GetSampleCount() && maps.Equal(c.problems, o.problems)
+	return c.attestations == o.attestations && c.reads == o.reads &&
+		c.latency.GetSampleCount() == o.latency.GetSampleCount() && maps.Equal(c.problems, o.problems)
 }
 
 func (s *sampler) read() counts {
-	c := counts{attestations: int64(written(s.attestations).GetCounter().GetValue()), latency: written(s.latency).GetHistogram(), problems: make(map[appliance.Code]int64)}
+	c := counts{attestations: int64(written(s.attestations).GetCounter().GetValue()),
+		latency: written(s.latency).GetHistogram(), problems: make(map[appliance.Code]int64)}
 	for _, m := range s.reads {
 		c.reads += int64(written(m).GetHistogram().GetSampleCount())
 	}
@@ -263,7 +268,9 @@ func (s *sampler) busiest() map[string]int64 {
 		}
 	}
 	for len(had) > sampledKeys {
-		delete(had, slices.MinFunc(slices.Collect(maps.Keys(had)), func(a, b string) int { return cmp.Compare(had[a], had[b]) }))
+		delete(had, slices.MinFunc(slices.Collect(maps.Keys(had)), func(a, b string) int {
+			return cmp.Compare(had[a], had[b])
+		}))
 	}
 	return had
 }

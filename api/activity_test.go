@@ -21,7 +21,9 @@ func activityRig(t *testing.T) *adminRig {
 	t.Helper()
 	o := &adminRig{rig: newRig(t, func(opts *api.Options) {
 		opts.InUse = func() int { return 3 }
-		opts.Routes = []api.Route{{Method: "GET", Path: "/read", Read: true, Handler: func(c *fiber.Ctx) error { return c.SendStatus(fiber.StatusOK) }}}
+		opts.Routes = []api.Route{{Method: "GET", Path: "/read", Read: true, Handler: func(c *fiber.Ctx) error {
+			return c.SendStatus(fiber.StatusOK)
+		}}}
 	}), path: t.TempDir() + "/admin.sock", served: make(chan error, 1)}
 	o.open(api.AdminOptions{Attestor: o.attestor, Activity: o.server.Activity()})
 	return o
@@ -59,9 +61,13 @@ func TestSamplesSayWhatWasDone(t *testing.T) {
 	o.do("GET", "/read", "")
 	o.server.Sample()
 	var samples []wire.Sample
-	o.must(o.client.Activity(t.Context(), 900, false, func(s wire.Sample) error { samples = append(samples, s); return nil }))
+	o.must(o.client.Activity(t.Context(), 900, false, func(s wire.Sample) error {
+		samples = append(samples, s)
+		return nil
+	}))
 	got := total(samples)
-	if got.Attestations != 4 || got.Reads != 1 || got.InUse != 3 || !maps.Equal(got.Errors, map[appliance.Code]int64{appliance.CodeMissingAPIKey: 1}) ||
+	if got.Attestations != 4 || got.Reads != 1 || got.InUse != 3 ||
+		!maps.Equal(got.Errors, map[appliance.Code]int64{appliance.CodeMissingAPIKey: 1}) ||
 		!maps.Equal(got.Keys, map[string]int64{o.key: 3, id: 1}) {
 		t.Errorf("%+v", got)
 	}
@@ -117,7 +123,10 @@ func TestSecondsThatNobodyUsedAreThere(t *testing.T) {
 	o.server.Sample()
 	o.clock.move(10 * time.Minute)
 	var samples []wire.Sample
-	o.must(o.client.Activity(t.Context(), 900, false, func(s wire.Sample) error { samples = append(samples, s); return nil }))
+	o.must(o.client.Activity(t.Context(), 900, false, func(s wire.Sample) error {
+		samples = append(samples, s)
+		return nil
+	}))
 	if n := len(samples); n < 600 || n > 620 || total(samples).Attestations != 1 {
 		t.Errorf("%d samples of %d attestations", n, total(samples).Attestations)
 	}
@@ -129,7 +138,10 @@ func TestSecondsThatNobodyUsedAreThere(t *testing.T) {
 	o.attest()
 	o.server.Sample()
 	samples = nil
-	o.must(o.client.Activity(t.Context(), 900, false, func(s wire.Sample) error { samples = append(samples, s); return nil }))
+	o.must(o.client.Activity(t.Context(), 900, false, func(s wire.Sample) error {
+		samples = append(samples, s)
+		return nil
+	}))
 	if total(samples).Attestations != 2 {
 		t.Errorf("%d attestations", total(samples).Attestations)
 	}
@@ -181,12 +193,14 @@ func TestStatusSaysWhetherItSigns(t *testing.T) {
 		return s
 	}
 	s := ask()
-	if s.Signing != (wire.Signing{State: wire.SigningReady}) || s.Journal.Records != 2 || len(s.Journal.RootHash) != 64 || s.Journal.Newest.IsZero() || s.Journal.LastAudit != nil {
+	if s.Signing != (wire.Signing{State: wire.SigningReady}) || s.Journal.Records != 2 ||
+		len(s.Journal.RootHash) != 64 || s.Journal.Newest.IsZero() || s.Journal.LastAudit != nil {
 		t.Errorf("%+v", s)
 	}
 	_, err := o.client.Verify(t.Context(), appliance.VerifyOptions{})
 	o.must(err)
-	if a := ask().Journal.LastAudit; a == nil || a.Records != 2 || a.Damages != 0 || a.RootHash != s.Journal.RootHash || !a.Time.Equal(o.clock.Now().Truncate(time.Nanosecond)) {
+	if a := ask().Journal.LastAudit; a == nil || a.Records != 2 || a.Damages != 0 || a.RootHash != s.Journal.RootHash ||
+		!a.Time.Equal(o.clock.Now().Truncate(time.Nanosecond)) {
 		t.Errorf("the last audit is %+v", a)
 	}
 	for _, c := range []struct {

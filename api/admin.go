@@ -103,7 +103,8 @@ func NewAdmin(opts AdminOptions) *Admin {
 		ReadTimeout: adminReadTimeout, IdleTimeout: adminIdleTimeout, EachWriteTimeout: adminWriteTimeout,
 		Connections: connectionLimits{Most: adminConnections},
 	})
-	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), a.chainRoutes(), a.quorumRoutes(), a.consoleRoutes(), opts.Routes)
+	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), a.chainRoutes(), a.quorumRoutes(), a.consoleRoutes(),
+		opts.Routes)
 	for _, r := range a.routes {
 		a.mount(r)
 	}
@@ -179,7 +180,8 @@ const recordTimeout = time.Second
 
 // recordFirst appends an event to the journal before the action that it describes. If recordFirst fails, the action
 // must not be done.
-func (a *Admin) recordFirst(ctx context.Context, c *fiber.Ctx, kind appliance.EventKind, details map[string]string) error {
+func (a *Admin) recordFirst(ctx context.Context, c *fiber.Ctx, kind appliance.EventKind,
+	details map[string]string) error {
 	return a.opts.Events.Append(ctx, appliance.Event{Kind: kind, By: callerOf(c), Details: details})
 }
 

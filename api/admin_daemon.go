@@ -23,7 +23,8 @@ func (a *Admin) hsm(c *fiber.Ctx) error {
 
 func (a *Admin) cluster(c *fiber.Ctx) error {
 	if a.opts.Cluster == nil {
-		return appliance.Errorf(appliance.CodeNotFound, "not clustered: the journal is a local file (store.url is not set)")
+		return appliance.Errorf(appliance.CodeNotFound,
+			"not clustered: the journal is a local file (store.url is not set)")
 	}
 	ctx, cancel := a.deadline()
 	defer cancel()
@@ -59,7 +60,8 @@ func (a *Admin) reload(c *fiber.Ctx) error {
 	case appliance.CodeJournalUnavailable, appliance.CodeJournalLost, appliance.CodeOverloaded:
 		return err
 	default:
-		return appliance.Errorf(CodeReloadRefused, "the configuration is invalid; the old one stays in effect").Because(err)
+		return appliance.Errorf(CodeReloadRefused,
+			"the configuration is invalid; the old one stays in effect").Because(err)
 	}
 	if needRestart == nil {
 		needRestart = []string{}

@@ -130,7 +130,8 @@ func TestWithoutAJournalNothingIsDoneUnseen(t *testing.T) {
 	}
 	j.fail(false)
 	o.must(events.Close(ctx)) // records the waiting events
-	if j.named(appliance.EventPaused, "reason", "unseen") != 1 || j.named(appliance.EventKeyRevoked, "id", victim.ID) != 1 {
+	if j.named(appliance.EventPaused, "reason", "unseen") != 1 ||
+		j.named(appliance.EventKeyRevoked, "id", victim.ID) != 1 {
 		t.Error("the pause or the revocation is not in the journal")
 	}
 }

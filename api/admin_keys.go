@@ -55,7 +55,8 @@ func (a *Admin) listKeys(c *fiber.Ctx) error {
 
 func (a *Admin) keyUse(c *fiber.Ctx) error {
 	counts, until := a.attestor.Uses.Days(a.now())
-	return sendJSON(c, fiber.StatusOK, wire.KeyUse{StepSeconds: int64(appliance.KeyUseStep.Seconds()), Until: until, Keys: counts})
+	return sendJSON(c, fiber.StatusOK,
+		wire.KeyUse{StepSeconds: int64(appliance.KeyUseStep.Seconds()), Until: until, Keys: counts})
 }
 
 func (a *Admin) revokeKey(c *fiber.Ctx) error {

@@ -10,7 +10,8 @@ func TestTheOperatorSeesHowOftenAPIKeysAreUsed(t *testing.T) {
 	t.Parallel()
 	o := newAdminRig(t)
 	unused, err := o.client.KeyUse(t.Context())
-	if err != nil || unused.Keys == nil || len(unused.Keys) != 0 || unused.StepSeconds != 900 || !unused.Until.After(o.clock.Now()) {
+	if err != nil || unused.Keys == nil || len(unused.Keys) != 0 || unused.StepSeconds != 900 ||
+		!unused.Until.After(o.clock.Now()) {
 		t.Errorf("%+v, %v", unused, err)
 	}
 	o.attest("Idempotency-Key", "one")

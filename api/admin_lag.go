@@ -50,7 +50,8 @@ func (h *lagHistory) add(at time.Time, seconds *float64) {
 func (h *lagHistory) tell() wire.ReplicaLag {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return wire.ReplicaLag{StepSeconds: int64(lagStep.Seconds()), Until: h.last.UTC(), LagSeconds: append([]*float64{}, h.steps...)}
+	return wire.ReplicaLag{StepSeconds: int64(lagStep.Seconds()), Until: h.last.UTC(),
+		LagSeconds: append([]*float64{}, h.steps...)}
 }
 
 // replicaLag answers with the replica's lag over the past hour.

@@ -20,7 +20,8 @@ func TestAnHourOfLagIsKept(t *testing.T) {
 		}
 	}
 	told := h.tell()
-	if len(told.LagSeconds) != lagSteps || *told.LagSeconds[0] != 0 || *told.LagSeconds[lagSteps-1] != lagSteps-1 || !told.Until.Equal(start.Add(time.Hour)) {
+	if len(told.LagSeconds) != lagSteps || *told.LagSeconds[0] != 0 || *told.LagSeconds[lagSteps-1] != lagSteps-1 ||
+		!told.Until.Equal(start.Add(time.Hour)) {
 		t.Errorf("after an hour: %d steps until %s", len(told.LagSeconds), told.Until)
 	}
 }

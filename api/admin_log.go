@@ -175,14 +175,15 @@ func (a *Admin) verify(c *fiber.Ctx) error {
 	if err := wire.ReadObject(Body(c), &request); err != nil {
 		return err
 	}
-	return streamReport(a, c, func(ctx context.Context, progress func(done, total int64)) (appliance.AuditReport, error) {
-		report, err := a.attestor.Journal.Verify(ctx, appliance.VerifyOptions{
-			Earlier: request.Earlier, Signers: request.Signers, Own: a.attestor.Addresses(), Progress: progress,
+	return streamReport(a, c,
+		func(ctx context.Context, progress func(done, total int64)) (appliance.AuditReport, error) {
+			report, err := a.attestor.Journal.Verify(ctx, appliance.VerifyOptions{
+				Earlier: request.Earlier, Signers: request.Signers, Own: a.attestor.Addresses(), Progress: progress,
+			})
+			// Only audits without the caller's input are stored, because that input may be wrong.
+			if err == nil && request.Earlier == nil && request.Signers == nil {
+				a.audited.Store(auditOf(report, a.now()))
+			}
+			return report, err
 		})
-		// Only audits without the caller's input are stored, because that input may be wrong.
-		if err == nil && request.Earlier == nil && request.Signers == nil {
-			a.audited.Store(auditOf(report, a.now()))
-		}
-		return report, err
-	})
 }

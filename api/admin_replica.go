@@ -66,7 +66,8 @@ func (a *Admin) replicaUnverified(c *fiber.Ctx) error {
 	ctx, cancel := a.deadline()
 	defer cancel()
 	var answer wire.Unverified
-	if answer.Rows, answer.Total, err = follower.Doubts(ctx, replica, cmp.Or(limit, appliance.DefaultListed)); err != nil {
+	if answer.Rows, answer.Total, err = follower.Doubts(ctx, replica,
+		cmp.Or(limit, appliance.DefaultListed)); err != nil {
 		return err
 	}
 	return sendJSON(c, fiber.StatusOK, answer)

@@ -47,7 +47,8 @@ func TestTheOperatorSeesHowFarTheFollowerIs(t *testing.T) {
 		opts.Upstream = unreachable{}
 		opts.Follower = follower.New(follower.Options{Index: opts.Replica, Upstream: opts.Upstream, Address: address})
 	})
-	for name, ask := range map[string]func(context.Context) (wire.ReplicaStatus, error){"status": o.client.ReplicaStatus, "sync": o.client.SyncReplica} {
+	for name, ask := range map[string]func(context.Context) (wire.ReplicaStatus,
+		error){"status": o.client.ReplicaStatus, "sync": o.client.SyncReplica} {
 		s, err := ask(t.Context())
 		if err != nil || s.Schema == 0 || s.Follower == nil || s.Follower.Upstream != address {
 			t.Errorf("%s: %+v, %+v, %v", name, s, s.Follower, err)
@@ -83,7 +84,8 @@ func TestOnlyAReplicaThatFollowsCanBeSyncedAndVerified(t *testing.T) {
 func TestTheStatusOfAReplicaThatFollowsNothingHasNoFollower(t *testing.T) {
 	t.Parallel()
 	o := newReplicaRig(t, func(*api.AdminOptions) {})
-	if a := o.raw("GET", "/replica", ""); a.status != 200 || strings.Contains(a.String(), "follower") || !strings.Contains(a.String(), `"rows":{`) {
+	if a := o.raw("GET", "/replica", ""); a.status != 200 || strings.Contains(a.String(), "follower") ||
+		!strings.Contains(a.String(), `"rows":{`) {
 		t.Error(a)
 	}
 }
@@ -94,7 +96,10 @@ func TestTheOperatorSeesWhichRowsAreKeptApartAndWhy(t *testing.T) {
 	o := newReplicaRig(t, func(opts *api.AdminOptions) { into = opts.Replica })
 	apart := make([]index.Unverified, 3)
 	for i := range apart {
-		row, err := index.ParseLine([]byte(fmt.Sprintf(`{"kind":"packet","packet_hash":"0x%064x","source_universal_chain_id":"a","destination_universal_chain_id":"b","sort_order":"%d"}`, i+1, i)))
+		row, err := index.ParseLine(
+			[]byte(
+				fmt.Sprintf(
+					`{"kind":"packet","packet_hash":"0x%064x","source_universal_chain_id":"a","destination_universal_chain_id":"b","sort_order":"%d"}`, i+1, i)))
 		o.must(err)
 		apart[i] = index.Unverified{Row: row, Reason: fmt.Sprintf("the hash is not that of packet %d", i)}
 	}
@@ -105,7 +110,8 @@ func TestTheOperatorSeesWhichRowsAreKeptApartAndWhy(t *testing.T) {
 		if err != nil || len(got.Rows) != want || got.Total != 3 {
 			t.Fatalf("at most %d: %+v, %v", limit, got, err)
 		}
-		if row := got.Rows[1]; row.Kind != "packet" || row.Key != apart[1].Row.Key() || row.Reason != apart[1].Reason || row.Since.IsZero() {
+		if row := got.Rows[1]; row.Kind != "packet" || row.Key != apart[1].Row.Key() || row.Reason != apart[1].Reason ||
+			row.Since.IsZero() {
 			t.Errorf("%+v", row)
 		}
 	}
@@ -121,12 +127,15 @@ func TestTheOperatorSeesWhichRowsAreKeptApartAndWhy(t *testing.T) {
 func TestASampleThatIsNoneIsRefused(t *testing.T) {
 	t.Parallel()
 	o := newReplicaRig(t, func(opts *api.AdminOptions) {
-		opts.Upstream, opts.Follower = unreachable{}, follower.New(follower.Options{Index: opts.Replica, Upstream: unreachable{}})
+		opts.Upstream, opts.Follower = unreachable{},
+			follower.New(follower.Options{Index: opts.Replica, Upstream: unreachable{}})
 	})
 	for body, code := range map[string]appliance.Code{
-		`{"sample":-1}`: appliance.CodeInvalidField, `{"sample":"many"}`: appliance.CodeInvalidJSON, `{"rows":1}`: appliance.CodeUnknownField,
+		`{"sample":-1}`: appliance.CodeInvalidField, `{"sample":"many"}`: appliance.CodeInvalidJSON,
+		`{"rows":1}`: appliance.CodeUnknownField,
 	} {
-		if a := o.raw("POST", "/replica/verify", body, "Content-Type", "application/json"); a.status != 400 || a.problem().Code != code {
+		if a := o.raw("POST", "/replica/verify", body, "Content-Type", "application/json"); a.status != 400 ||
+			a.problem().Code != code {
 			t.Errorf("%s: %s", body, a)
 		}
 	}
@@ -140,7 +149,8 @@ func TestNobodyIsSentToAReplicaThatIsTooFarBehind(t *testing.T) {
 			if !behind.Load() {
 				return nil
 			}
-			return appliance.Errorf(appliance.CodeReplicaBehind, "the replica is behind").Because(errors.New("an upstream at 10.0.0.1"))
+			return appliance.Errorf(appliance.CodeReplicaBehind,
+				"the replica is behind").Because(errors.New("an upstream at 10.0.0.1"))
 		}
 	})
 	if a := r.do("GET", "/readyz", ""); a.status != 200 || string(a.body) != `{"status":"ok"}` {
@@ -149,7 +159,8 @@ func TestNobodyIsSentToAReplicaThatIsTooFarBehind(t *testing.T) {
 	behind.Store(true)
 	r.clock.move(time.Second)
 	a := r.do("GET", "/readyz", "")
-	if a.status != 503 || string(a.body) != `{"status":"unavailable","failing":{"replica":"replica_behind"}}` || a.header.Get("Retry-After") == "" {
+	if a.status != 503 || string(a.body) != `{"status":"unavailable","failing":{"replica":"replica_behind"}}` ||
+		a.header.Get("Retry-After") == "" {
 		t.Error(a)
 	}
 	if a := r.attest(); a.status != 200 {

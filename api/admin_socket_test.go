@@ -31,7 +31,8 @@ func TestTheSocketRefusesTheHSMsLibrary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	served := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ReadHeaderTimeout: time.Minute}
+	served := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
+		ReadHeaderTimeout: time.Minute}
 	go func() { _ = served.Serve(ln) }()
 	t.Cleanup(func() { _ = served.Close() })
 	curl := "curl --silent --fail --max-time 60 --unix-socket " + path + " http://attestd/"
@@ -40,7 +41,8 @@ func TestTheSocketRefusesTheHSMsLibrary(t *testing.T) {
 		t.Fatalf("an operator is refused: %v", err)
 	}
 	const mark = "ulimit -x 0 && "
-	for n, command := range []string{mark + curl, mark + "setsid --wait sh -c '" + curl + "'", mark + "ulimit -Sx 0; exec " + curl} {
+	for n, command := range []string{mark + curl, mark + "setsid --wait sh -c '" + curl + "'",
+		mark + "ulimit -Sx 0; exec " + curl} {
 		if err := ask(command); err == nil || refused.Load() != int64(n+1) {
 			t.Errorf("%s: %v, refused %d times", command, err, refused.Load())
 		}

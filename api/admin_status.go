@@ -22,7 +22,8 @@ func (a *Admin) status(c *fiber.Ctx) error {
 	defer cancel()
 	s := wire.Status{
 		Version: a.opts.Version, Started: a.started.UTC(), UptimeSeconds: int64(a.now().Sub(a.started).Seconds()),
-		SignerAddress: a.attestor.DefaultKey().Signer.Address(), Keys: attestorKeys(a.attestor), Scheme: a.attestor.Scheme.Name, Failing: map[string]string{},
+		SignerAddress: a.attestor.DefaultKey().Signer.Address(), Keys: attestorKeys(a.attestor),
+		Scheme: a.attestor.Scheme.Name, Failing: map[string]string{},
 	}
 	faults := a.faults(ctx, &s)
 	s.Ready, s.Signing = len(faults) == 0, signing(faults)
@@ -93,7 +94,8 @@ func signing(faults map[string]error) wire.Signing {
 		}
 	}
 	if len(why) > 0 {
-		return wire.Signing{State: wire.SigningFailing, Why: strings.Join(slices.Compact(why), "; "), Remedy: "attestd doctor"}
+		return wire.Signing{State: wire.SigningFailing, Why: strings.Join(slices.Compact(why), "; "),
+			Remedy: "attestd doctor"}
 	}
 	return wire.Signing{State: wire.SigningReady}
 }
@@ -118,7 +120,8 @@ func (a *Admin) replicaHolds(ctx context.Context) (s wire.ReplicaStatus, err err
 }
 
 func auditOf(r appliance.AuditReport, now time.Time) *wire.Audit {
-	return &wire.Audit{Time: now.UTC(), Records: r.Size, RootHash: hex.EncodeToString(r.Root), Damages: int64(len(r.Damages)) + r.More}
+	return &wire.Audit{Time: now.UTC(), Records: r.Size, RootHash: hex.EncodeToString(r.Root),
+		Damages: int64(len(r.Damages)) + r.More}
 }
 
 // activity streams the samples of the last seconds. With follow it also streams each new sample.
@@ -133,7 +136,9 @@ func (a *Admin) activity(c *fiber.Ctx) error {
 	follow := c.QueryBool("follow")
 	return a.stream(c, func(ctx context.Context, w io.Writer) error {
 		out := json.NewEncoder(w)
-		err := a.opts.Activity.each(ctx, int(min(seconds, keptSamples)), follow, func(s wire.Sample) error { return out.Encode(s) })
+		err := a.opts.Activity.each(ctx, int(min(seconds, keptSamples)), follow, func(s wire.Sample) error {
+			return out.Encode(s)
+		})
 		if errors.Is(err, context.Canceled) {
 			return nil // the server stops, or the client has disconnected
 		}

@@ -58,7 +58,8 @@ func (a *Admin) resume(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	a.logger.Warn("attesting resumed", "by", callerOf(c), "was_paused", ended.Paused != nil, "was_halted", ended.Halted != nil)
+	a.logger.Warn("attesting resumed", "by", callerOf(c), "was_paused", ended.Paused != nil,
+		"was_halted", ended.Halted != nil)
 	// stopped again since recorded was read
 	if details := ended.Details(); details != nil && !maps.Equal(details, recorded) {
 		if err := a.keep(c, appliance.EventResumed, details); err != nil {

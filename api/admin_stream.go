@@ -17,7 +17,8 @@ import (
 
 // streamReport streams lines of wire.Progress while find runs, then the report. When the client disconnects, the
 // context of find ends.
-func streamReport[Report any](a *Admin, c *fiber.Ctx, find func(ctx context.Context, progress func(done, total int64)) (Report, error)) error {
+func streamReport[Report any](a *Admin, c *fiber.Ctx,
+	find func(ctx context.Context, progress func(done, total int64)) (Report, error)) error {
 	return a.stream(c, func(ctx context.Context, w io.Writer) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -29,7 +30,8 @@ func streamReport[Report any](a *Admin, c *fiber.Ctx, find func(ctx context.Cont
 		})
 		if err != nil {
 			e := asError(err)
-			return out.Encode(wire.Progress[Report]{Problem: &wire.Problem{Type: "about:blank", Status: statuses[e.Code], Code: e.Code, Detail: err.Error()}})
+			return out.Encode(wire.Progress[Report]{Problem: &wire.Problem{Type: "about:blank",
+				Status: statuses[e.Code], Code: e.Code, Detail: err.Error()}})
 		}
 		return out.Encode(wire.Progress[Report]{Report: &report})
 	})
@@ -87,7 +89,8 @@ func (a *Admin) stream(c *fiber.Ctx, produce func(ctx context.Context, w io.Writ
 	return nil
 }
 
-func (a *Admin) produce(ctx context.Context, w io.Writer, produce func(ctx context.Context, w io.Writer) error) (err error) {
+func (a *Admin) produce(ctx context.Context, w io.Writer,
+	produce func(ctx context.Context, w io.Writer) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			a.logger.Error("panic", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))

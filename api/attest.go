@@ -29,7 +29,8 @@ func (s *Server) attest(c *fiber.Ctx) (err error) {
 		ctx, traced = s.opts.Trace(ctx, tracedOf(c))
 		defer func() { traced(err) }()
 	}
-	e, replayed, err := s.attestor.Attest(ctx, appliance.Call{Key: Key(c), Request: request, IdempotencyKey: idempotencyKey})
+	e, replayed, err := s.attestor.Attest(ctx,
+		appliance.Call{Key: Key(c), Request: request, IdempotencyKey: idempotencyKey})
 	if err != nil {
 		return err
 	}
@@ -43,8 +44,8 @@ func (s *Server) attest(c *fiber.Ctx) (err error) {
 }
 
 // attestationOf returns the JSON of an entry's attestation. It copies the JSON from the start of the entry's leaf
-// (appliance.EncodeLeaf) and adds the signature's bytes, which the leaf lacks. An attestation of a quorum has more in the
-// answer.
+// (appliance.EncodeLeaf) and adds the signature's bytes, which the leaf lacks. An attestation of a quorum has more in
+// the answer.
 func attestationOf(e appliance.Entry) []byte {
 	attestation, _, isRecord := bytes.Cut(e.Leaf, []byte(`,"unspendableAddress":`))
 	signed, signer, hasSigner := bytes.Cut(attestation, []byte(`},"signerAddress":`))
@@ -88,7 +89,8 @@ func (s *Server) readBack(c *fiber.Ctx) error {
 	r := e.Record
 	made := wire.NewAttestation(r)
 	return sendJSON(c, fiber.StatusOK, wire.ReadBack{
-		Attestation: made.Attestation, Signatures: made.Signatures, Request: r.Request, Scheme: r.Scheme, Domain: r.Domain, Time: r.Time,
+		Attestation: made.Attestation, Signatures: made.Signatures, Request: r.Request, Scheme: r.Scheme,
+		Domain: r.Domain, Time: r.Time,
 		Leaf: e.Leaf, Proof: proof,
 	})
 }
@@ -108,18 +110,22 @@ func (s *Server) describe(c *fiber.Ctx) error {
 	keys := attestorKeys(a)
 	standard := a.DefaultKey().Signer
 	return sendJSON(c, fiber.StatusOK, wire.Attestor{
-		SignerAddress: standard.Address(), PublicKey: hexString(standard.PublicKey()), Scheme: a.Scheme.Name, Domain: a.Scheme.Domain,
-		Keys: keys, Log: wire.Log{Origin: s.origin, VerifierKey: s.opts.LogVerifier},
+		SignerAddress: standard.Address(), PublicKey: hexString(standard.PublicKey()), Scheme: a.Scheme.Name,
+		Domain: a.Scheme.Domain,
+		Keys:   keys, Log: wire.Log{Origin: s.origin, VerifierKey: s.opts.LogVerifier},
 	})
 }
 
 // attestorKeys returns the attestor keys in their wire form. The first active key is the default.
 func attestorKeys(a *appliance.Attestor) []wire.AttestorKey {
 	all := a.AttestorKeys()
-	standard := slices.IndexFunc(all, func(k appliance.AttestorKey) bool { return k.State == appliance.AttestorKeyActive })
+	standard := slices.IndexFunc(all, func(k appliance.AttestorKey) bool {
+		return k.State == appliance.AttestorKeyActive
+	})
 	keys := make([]wire.AttestorKey, len(all))
 	for i, k := range all {
-		keys[i] = wire.AttestorKey{Name: k.Name, State: k.State, Default: i == standard, SignerAddress: k.Signer.Address()}
+		keys[i] = wire.AttestorKey{Name: k.Name, State: k.State, Default: i == standard,
+			SignerAddress: k.Signer.Address()}
 		if public := k.Signer.PublicKey(); public != nil {
 			keys[i].PublicKey = hexString(public)
 		}

@@ -21,7 +21,8 @@ func TestAnAttestationIsAnsweredAsTheInterfaceSays(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	a := r.attest("X-Request-Id", "order-7.b")
-	if a.status != 200 || a.header.Get("Content-Type") != "application/json" || a.header.Get("X-Request-Id") != "order-7.b" {
+	if a.status != 200 || a.header.Get("Content-Type") != "application/json" ||
+		a.header.Get("X-Request-Id") != "order-7.b" {
 		t.Fatal(a, a.header)
 	}
 	var members map[string]json.RawMessage
@@ -41,7 +42,8 @@ func TestAnAttestationIsAnsweredAsTheInterfaceSays(t *testing.T) {
 	}
 	request, err := api.ParseRequest([]byte(good))
 	r.must(err)
-	if attestation.Hash != r.attestor.Scheme.Digest(request) || attestation.SignerAddress != r.attestor.Signer.Address() {
+	if attestation.Hash != r.attestor.Scheme.Digest(request) ||
+		attestation.SignerAddress != r.attestor.Signer.Address() {
 		t.Errorf("of other addresses or another key: %s", a)
 	}
 	if r.size() != 1 {
@@ -65,8 +67,10 @@ func TestUsualWaysToSayJSONAreAccepted(t *testing.T) {
 	spaced := strings.NewReplacer(",", " ,\n\t", ":", " : ").Replace(good) + "\r\n"
 	escaped := strings.Replace(good, "beneficiary", `benefici\u0061ry`, 1)
 	full := good + strings.Repeat(" ", 16<<10-len(good))
-	for _, body := range []string{good, spaced, escaped, full, strings.ReplaceAll(good, beneficiary, strings.ToLower(beneficiary))} {
-		for _, kind := range []string{"application/json", "application/json; charset=utf-8", "Application/JSON;charset=UTF-8", `application/json; charset="utf-8"`} {
+	for _, body := range []string{good, spaced, escaped, full,
+		strings.ReplaceAll(good, beneficiary, strings.ToLower(beneficiary))} {
+		for _, kind := range []string{"application/json", "application/json; charset=utf-8",
+			"Application/JSON;charset=UTF-8", `application/json; charset="utf-8"`} {
 			if a := r.do("POST", attestPath, body, "X-API-Key", r.token, "Content-Type", kind); a.status != 200 {
 				t.Errorf("%s of %d bytes: %s", kind, len(body), a)
 			}
@@ -96,7 +100,8 @@ func TestReadingBackProvesTheRecordFromTheAnswerAlone(t *testing.T) {
 		}
 	}
 	r.must(json.Unmarshal(a.body, &back))
-	if back.Attestation != made || back.UnspendableAddress != unspendable || back.Beneficiary != beneficiary || back.Scheme != "keccak256-bn254" || back.Time.IsZero() {
+	if back.Attestation != made || back.UnspendableAddress != unspendable || back.Beneficiary != beneficiary ||
+		back.Scheme != "keccak256-bn254" || back.Time.IsZero() {
 		t.Errorf("it is not what was attested: %s", a)
 	}
 	record, err := appliance.DecodeLeaf(back.Leaf)
@@ -122,7 +127,8 @@ func TestReadingBackProvesTheRecordFromTheAnswerAlone(t *testing.T) {
 	for _, h := range back.Proof.Hashes {
 		path = append(path, tlog.Hash(h))
 	}
-	if err := tlog.CheckRecord(path, back.Proof.TreeSize, root, back.Proof.Index, tlog.RecordHash(back.Leaf)); err != nil {
+	if err := tlog.CheckRecord(path, back.Proof.TreeSize, root, back.Proof.Index,
+		tlog.RecordHash(back.Leaf)); err != nil {
 		t.Error(err)
 	}
 }
@@ -144,7 +150,8 @@ func TestAScreenedAttestationCannotBeReadBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	again := func() answer {
-		return r.do("POST", attestPath, good, "x-api-key", r.token, "Content-Type", "application/json", "Idempotency-Key", "k")
+		return r.do("POST", attestPath, good, "x-api-key", r.token, "Content-Type", "application/json",
+			"Idempotency-Key", "k")
 	}
 	path := attestPath + "/" + r.parse(again()).ID.String()
 	back := func() answer { return r.do("GET", path, "", "x-api-key", r.token) }
@@ -155,7 +162,8 @@ func TestAScreenedAttestationCannotBeReadBack(t *testing.T) {
 	r.must(err)
 	r.attestor.Govern(&appliance.Policy{Screening: list})
 	for name, a := range map[string]answer{"a repeat": again(), "reading back": back()} {
-		if a.status != 403 || a.problem().Code != appliance.CodeScreened || strings.Contains(string(a.body), "signature") {
+		if a.status != 403 || a.problem().Code != appliance.CodeScreened ||
+			strings.Contains(string(a.body), "signature") {
 			t.Errorf("%s: %s", name, a)
 		}
 	}
@@ -169,8 +177,10 @@ func TestAnyoneLearnsWhoSigns(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	a := r.do("GET", "/functions/v1/attestor", "")
-	who := fmt.Sprintf(`"signerAddress":%q,"publicKey":"0x%s"`, r.attestor.Signer.Address(), hex.EncodeToString(r.attestor.Signer.PublicKey()))
-	want := fmt.Sprintf(`{%s,"scheme":"keccak256-bn254","keys":[{"state":"active","default":true,%s}],"log":{"origin":"test.example/log","verifierKey":%q}}`,
+	who := fmt.Sprintf(`"signerAddress":%q,"publicKey":"0x%s"`, r.attestor.Signer.Address(),
+		hex.EncodeToString(r.attestor.Signer.PublicKey()))
+	want := fmt.Sprintf(
+		`{%s,"scheme":"keccak256-bn254","keys":[{"state":"active","default":true,%s}],"log":{"origin":"test.example/log","verifierKey":%q}}`,
 		who, who, r.log.VerifierText)
 	if a.status != 200 || string(a.body) != want {
 		t.Errorf("%s\nwant %s", a, want)
@@ -200,11 +210,13 @@ func TestAnIdempotencyKeyMakesOneAttestationEvenAtOnce(t *testing.T) {
 		t.Errorf("%d replays and %d records, want %d and 1", replayed, r.size(), callers-1)
 	}
 	other := strings.Replace(good, beneficiary, strings.ToLower(unspendable), 1)
-	a := r.do("POST", attestPath, other, "x-api-key", r.token, "Content-Type", "application/json", "Idempotency-Key", "order-7")
+	a := r.do("POST", attestPath, other, "x-api-key", r.token, "Content-Type", "application/json", "Idempotency-Key",
+		"order-7")
 	if a.status != 422 || a.problem().Code != appliance.CodeIdempotencyMismatch || r.size() != 1 {
 		t.Errorf("another request under the same key: %s", a)
 	}
-	if a := r.attest("Idempotency-Key", "order-8"); a.status != 200 || a.header.Get("Idempotent-Replayed") != "" || r.size() != 2 {
+	if a := r.attest("Idempotency-Key", "order-8"); a.status != 200 || a.header.Get("Idempotent-Replayed") != "" ||
+		r.size() != 2 {
 		t.Errorf("another key: %s", a)
 	}
 }

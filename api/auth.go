@@ -80,7 +80,8 @@ func (s *Server) keyRate(key appliance.APIKey, r Route) appliance.Rate {
 	if key.Rate != (appliance.Rate{}) {
 		return key.Rate
 	}
-	return scaled(appliance.Rate{PerSecond: max(s.rates.Load().key.PerSecond, r.Rate.PerSecond)}, s.pressure.factor(s.now()))
+	return scaled(appliance.Rate{PerSecond: max(s.rates.Load().key.PerSecond, r.Rate.PerSecond)},
+		s.pressure.factor(s.now()))
 }
 
 // anonymousRate returns the rate of one client address on a route without an API key.
@@ -114,7 +115,8 @@ func (s *Server) identify(c *fiber.Ctx, x *exchange, scope appliance.Scope) erro
 func (s *Server) authenticate(c *fiber.Ctx) (appliance.APIKey, error) {
 	tokens := c.Context().Request.Header.PeekAll("X-Api-Key")
 	if len(tokens) > 1 {
-		return appliance.APIKey{}, appliance.Errorf(appliance.CodeInvalidAPIKey, "exactly one x-api-key header is allowed")
+		return appliance.APIKey{},
+			appliance.Errorf(appliance.CodeInvalidAPIKey, "exactly one x-api-key header is allowed")
 	}
 	token := ""
 	if len(tokens) == 1 {

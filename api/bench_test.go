@@ -66,7 +66,8 @@ func idleAttestor(b *testing.B) (a *appliance.Attestor, token string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	leaf, err := appliance.EncodeLeaf(appliance.Record{Attestation: appliance.Attestation{Signature: made}, Request: request})
+	leaf, err := appliance.EncodeLeaf(
+		appliance.Record{Attestation: appliance.Attestation{Signature: made}, Request: request})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -125,7 +126,8 @@ func measure(b *testing.B, serve func(net.Listener), token string) {
 		b.Fatal(err)
 	}
 	defer c.Close()
-	request := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nX-Api-Key: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+	request := fmt.Appendf(nil,
+		"POST %s HTTP/1.1\r\nHost: x\r\nX-Api-Key: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		attestPath, token, len(good), good)
 	in := bufio.NewReader(c)
 	start := cpu()
@@ -152,7 +154,8 @@ func skipAnswer(in *bufio.Reader) error {
 			_, err := in.Discard(length)
 			return err
 		}
-		if n, _ := fmt.Sscanf(string(line), "Content-Length: %d", &length); n == 0 && string(line[:5]) == "HTTP/" && string(line[9:12]) != "200" {
+		if n, _ := fmt.Sscanf(string(line), "Content-Length: %d", &length); n == 0 && string(line[:5]) == "HTTP/" &&
+			string(line[9:12]) != "200" {
 			return fmt.Errorf("%s", line)
 		}
 	}

@@ -74,7 +74,8 @@ func readError(err error) *appliance.Error {
 		return e
 	}
 	if _, ok := errors.AsType[*fasthttp.ErrSmallBuffer](err); ok {
-		return appliance.Errorf(CodeHeadersTooLarge, "the request line and headers must have at most %d bytes", maxHeaderBytes)
+		return appliance.Errorf(CodeHeadersTooLarge, "the request line and headers must have at most %d bytes",
+			maxHeaderBytes)
 	}
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
 		return appliance.Errorf(CodeRequestTimeout, "the request did not arrive in time")

@@ -42,7 +42,8 @@ func TestAKeyOfANetworkWorksThroughATrustedProxy(t *testing.T) {
 	r := newRig(t, func(o *api.Options) { o.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
 	token, _ := r.newKey(appliance.KeyRequest{AllowFrom: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}})
 	from := func(address string) answer {
-		return r.do("POST", attestPath, good, "x-api-key", token, "Content-Type", "application/json", "X-Forwarded-For", address)
+		return r.do("POST", attestPath, good, "x-api-key", token, "Content-Type", "application/json", "X-Forwarded-For",
+			address)
 	}
 	if a := from("203.0.113.9"); a.status != 200 {
 		t.Error(a)

@@ -58,11 +58,13 @@ const (
 	closedForAnother = "closed_for_another"
 )
 
-func newConnections(limits connectionLimits, writeTimeout time.Duration, m *metrics, logger *slog.Logger, now func() time.Time) *connections {
+func newConnections(limits connectionLimits, writeTimeout time.Duration, m *metrics, logger *slog.Logger,
+	now func() time.Time) *connections {
 	return &connections{
 		limits: limits, writeTimeout: writeTimeout, metrics: m, logger: logger, now: now,
-		open: map[*conn]*list.Element{}, from: map[netip.Addr]int{}, of: map[string]int{}, strangers: list.New(), keyed: list.New(),
-		said: map[string]*notice{},
+		open: map[*conn]*list.Element{}, from: map[netip.Addr]int{}, of: map[string]int{}, strangers: list.New(),
+		keyed: list.New(),
+		said:  map[string]*notice{},
 	}
 }
 
@@ -77,7 +79,8 @@ func (s *connections) add(accepted net.Conn) *conn {
 	if !trusted {
 		c.network = network(peer)
 		if s.from[c.network] >= s.limits.MostPerAddress {
-			s.refuse(accepted, refusedAddress, slog.String("address", peer.String()), slog.Int("limit", s.limits.MostPerAddress))
+			s.refuse(accepted, refusedAddress, slog.String("address", peer.String()),
+				slog.Int("limit", s.limits.MostPerAddress))
 			return nil
 		}
 	}
@@ -105,7 +108,8 @@ func (s *connections) refuse(c net.Conn, reason string, attrs ...slog.Attr) {
 	}
 	_ = c.Close()
 	s.metrics.connectionRefused(reason)
-	s.notice(slog.LevelWarn, reason, "too many connections are open: new ones are refused", append(attrs, slog.String("reason", reason))...)
+	s.notice(slog.LevelWarn, reason, "too many connections are open: new ones are refused",
+		append(attrs, slog.String("reason", reason))...)
 }
 
 // displace closes the least recently used connection without an API key that has no request in progress. If it finds
@@ -193,7 +197,8 @@ func (s *connections) answered(c *conn, key string) (tooMany bool) {
 	if s.limits.MostPerKey == 0 || s.of[key] <= s.limits.MostPerKey {
 		return false
 	}
-	s.notice(slog.LevelWarn, closedForKey, "an API key has too many connections: some are closed", slog.String("key", key),
+	s.notice(slog.LevelWarn, closedForKey, "an API key has too many connections: some are closed",
+		slog.String("key", key),
 		slog.Int("limit", s.limits.MostPerKey))
 	if s.displaceKeyed(closedForKey, func(other *conn) bool { return other.key == key }) {
 		return false

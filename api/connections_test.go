@@ -139,7 +139,8 @@ func TestAnIPv6NetworkIsOneAddress(t *testing.T) {
 		a, b string
 		same bool
 	}{
-		{"2001:db8::1", "2001:db8::ffff:1", true}, {"2001:db8::1", "2001:db8:0:1::1", false}, {"192.0.2.1", "192.0.2.2", false},
+		{"2001:db8::1", "2001:db8::ffff:1", true}, {"2001:db8::1", "2001:db8:0:1::1", false},
+		{"192.0.2.1", "192.0.2.2", false},
 	} {
 		if same := api.Network(netip.MustParseAddr(c.a)) == api.Network(netip.MustParseAddr(c.b)); same != c.same {
 			t.Errorf("%s and %s: %v", c.a, c.b, same)
@@ -399,7 +400,8 @@ func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
 	r.await("attestd_connections", 1)
 	go func() { // until the connection closes; the client never reads the answers
 		for {
-			if _, err := w.Write([]byte(strings.Repeat("GET /openapi.yaml HTTP/1.1\r\nHost: x\r\n\r\n", 100))); err != nil {
+			if _, err := w.Write(
+				[]byte(strings.Repeat("GET /openapi.yaml HTTP/1.1\r\nHost: x\r\n\r\n", 100))); err != nil {
 				return
 			}
 		}

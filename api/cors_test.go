@@ -17,7 +17,8 @@ func queries(origins ...string) []api.Route {
 	var routes []api.Route
 	for _, method := range []string{"GET", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"} {
 		routes = append(routes, api.Route{
-			Method: method, Path: "/v1/graphql", Scope: appliance.ScopeGraphQL, Open: method == "OPTIONS", BodyLimit: 100, Origins: origins, Handler: answer,
+			Method: method, Path: "/v1/graphql", Scope: appliance.ScopeGraphQL, Open: method == "OPTIONS",
+			BodyLimit: 100, Origins: origins, Handler: answer,
 		})
 	}
 	return routes
@@ -25,13 +26,16 @@ func queries(origins ...string) []api.Route {
 
 // preflight sends the CORS preflight of a page's request.
 func (r *rig) preflight(path, origin string) answer {
-	return r.do("OPTIONS", path, "", "Origin", origin, "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type,x-api-key")
+	return r.do("OPTIONS", path, "", "Origin", origin, "Access-Control-Request-Method", "POST",
+		"Access-Control-Request-Headers", "content-type,x-api-key")
 }
 
 func TestCORS(t *testing.T) {
 	t.Parallel()
 	const app, other = "https://app.example", "https://other.example"
-	anywhere := newRig(t, func(o *api.Options) { o.Routes, o.Origins = queries(api.AnyOrigin), []string{api.AnyOrigin} })
+	anywhere := newRig(t, func(o *api.Options) {
+		o.Routes, o.Origins = queries(api.AnyOrigin), []string{api.AnyOrigin}
+	})
 	here := newRig(t, func(o *api.Options) { o.Routes, o.Origins = queries(app), []string{app} })
 	nowhere := newRig(t)
 	const graphQL, readBack = "/v1/graphql", attestPath + "/019aa5b4-0000-7000-8000-000000000000"
@@ -62,15 +66,19 @@ func TestCORS(t *testing.T) {
 			method = "POST"
 		}
 		a := tt.r.do(method, tt.path, "", "Origin", tt.origin)
-		if got := a.header.Get("Access-Control-Allow-Origin"); got != tt.allows || (got != "") != strings.Contains(a.header.Get("Access-Control-Expose-Headers"), "Retry-After") {
+		if got := a.header.Get("Access-Control-Allow-Origin"); got != tt.allows ||
+			(got != "") != strings.Contains(a.header.Get("Access-Control-Expose-Headers"), "Retry-After") {
 			t.Errorf("%s: %s allows %q, want %q: %v", tt.name, a, got, tt.allows, a.header)
 		}
-		if listed := strings.Contains(strings.Join(a.header.Values("Vary"), ","), "Origin"); listed != (tt.r == here && (tt.path == graphQL || strings.HasPrefix(tt.path, attestPath))) {
+		if listed := strings.Contains(strings.Join(a.header.Values("Vary"), ","), "Origin"); listed != (tt.r == here &&
+			(tt.path == graphQL || strings.HasPrefix(tt.path, attestPath))) {
 			t.Errorf("%s: Vary is %q", tt.name, a.header.Values("Vary"))
 		}
 		a = tt.r.preflight(tt.path, tt.origin)
-		methods, headers, age := a.header.Get("Access-Control-Allow-Methods"), a.header.Get("Access-Control-Allow-Headers"), a.header.Get("Access-Control-Max-Age")
-		if allowed := methods == tt.methods && headers == "content-type,x-api-key" && age == "86400"; allowed != (tt.allows != "") || methods != tt.methods {
+		methods, headers, age := a.header.Get("Access-Control-Allow-Methods"),
+			a.header.Get("Access-Control-Allow-Headers"), a.header.Get("Access-Control-Max-Age")
+		if allowed := methods == tt.methods && headers == "content-type,x-api-key" &&
+			age == "86400"; allowed != (tt.allows != "") || methods != tt.methods {
 			t.Errorf("%s: preflight %d %v", tt.name, a.status, a.header)
 		}
 		if a.header.Get("Access-Control-Allow-Credentials") != "" || tt.path != "/nowhere" && a.status != 204 {
@@ -83,7 +91,9 @@ func TestCORS(t *testing.T) {
 func TestEachRefusalCanBeReadByAPage(t *testing.T) {
 	t.Parallel()
 	const app = "https://app.example"
-	r := newRig(t, func(o *api.Options) { o.Routes, o.Origins, o.AnonymousRate = queries(app), []string{app}, perSecond(1) })
+	r := newRig(t, func(o *api.Options) {
+		o.Routes, o.Origins, o.AnonymousRate = queries(app), []string{app}, perSecond(1)
+	})
 	once, _ := r.newKey(appliance.KeyRequest{Rate: perSecond(1)})
 	ask := func(path, token, body string) answer {
 		return r.do("POST", path, body, "Origin", app, "x-api-key", token, "Content-Type", "application/json")
@@ -110,7 +120,8 @@ func TestEachRefusalCanBeReadByAPage(t *testing.T) {
 	readable("no HSM", ask(attestPath, r.token, good), 503)
 
 	w := r.dial()
-	w.send("GET /v1/graphql?query=" + strings.Repeat("a", 17<<10) + " HTTP/1.1\r\nHost: x\r\nOrigin: " + app + "\r\n\r\n")
+	w.send("GET /v1/graphql?query=" + strings.Repeat("a", 17<<10) + " HTTP/1.1\r\nHost: x\r\nOrigin: " + app +
+		"\r\n\r\n")
 	if a := w.receive(); a.status != 414 || a.header.Get("Access-Control-Allow-Origin") != "*" {
 		t.Errorf("too long: %s %v", a, a.header)
 	}
@@ -123,7 +134,8 @@ func TestPreflightsAreNotCharged(t *testing.T) {
 	})
 	for range 20 {
 		for _, path := range []string{"/v1/graphql", attestPath, "/log/checkpoint"} {
-			if a := r.preflight(path, "https://app.example"); a.status != 204 || a.header.Get("Access-Control-Allow-Origin") != "*" || a.header.Get("RateLimit") != "" {
+			if a := r.preflight(path, "https://app.example"); a.status != 204 ||
+				a.header.Get("Access-Control-Allow-Origin") != "*" || a.header.Get("RateLimit") != "" {
 				t.Fatalf("%s: %s %v", path, a, a.header)
 			}
 		}

@@ -56,14 +56,16 @@ func (s *Server) checkCosign(r quorum.Cosign, id string) error {
 	case r.Coordinator == "":
 		return missing("coordinator")
 	case len(r.Coordinator) > maxOrigin:
-		return appliance.Errorf(appliance.CodeInvalidField, "coordinator has more than %d bytes", maxOrigin).In("coordinator")
+		return appliance.Errorf(appliance.CodeInvalidField, "coordinator has more than %d bytes",
+			maxOrigin).In("coordinator")
 	case id == "":
 		return appliance.Errorf(appliance.CodeInvalidIdempotencyKey,
 			"Idempotency-Key is required: the id of the coordinator's request")
 	}
 	if want := s.attestor.Scheme.Digest(r.Request()); want != *r.Hash {
-		return appliance.Errorf(appliance.CodeInvalidField, "hash is not the digest of these addresses by this member's scheme, %s: "+
-			"attestation.scheme must be the same at all members", s.attestor.Scheme.Name).In("hash")
+		return appliance.Errorf(appliance.CodeInvalidField,
+			"hash is not the digest of these addresses by this member's scheme, %s: "+
+				"attestation.scheme must be the same at all members", s.attestor.Scheme.Name).In("hash")
 	}
 	return nil
 }

@@ -13,12 +13,14 @@ import (
 // cosignBody is a coordinator's request for the digest of two addresses.
 func (r *rig) cosignBody(coordinator string, beneficiary byte, hash *appliance.Digest) string {
 	r.Helper()
-	pair := appliance.Request{UnspendableAddress: appliance.Address{19: 1}, Beneficiary: appliance.Address{19: beneficiary}}
+	pair := appliance.Request{UnspendableAddress: appliance.Address{19: 1},
+		Beneficiary: appliance.Address{19: beneficiary}}
 	if hash == nil {
 		digest := r.attestor.Scheme.Digest(pair)
 		hash = &digest
 	}
-	text, err := json.Marshal(quorum.Cosign{UnspendableAddress: &pair.UnspendableAddress, Beneficiary: &pair.Beneficiary, Hash: hash, Coordinator: coordinator})
+	text, err := json.Marshal(quorum.Cosign{UnspendableAddress: &pair.UnspendableAddress,
+		Beneficiary: &pair.Beneficiary, Hash: hash, Coordinator: coordinator})
 	r.must(err)
 	return string(text)
 }
@@ -36,7 +38,8 @@ func (r *rig) cosign(token, id, body string) answer {
 func TestAMemberSignsOnceForARequest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.attestor.Cosign = func(context.Context, appliance.CosignRequest) func(appliance.Attestation) (*appliance.Quorum, error) {
+	r.attestor.Cosign = func(context.Context, appliance.CosignRequest) func(appliance.Attestation) (*appliance.Quorum,
+		error) {
 		t.Error("a cosign request asked the other members")
 		return nil
 	}
@@ -45,11 +48,13 @@ func TestAMemberSignsOnceForARequest(t *testing.T) {
 	other, _ := r.newKey(only)
 	first := r.cosign(token, "request-1", r.cosignBody("geneva/log", 2, nil))
 	made := r.parse(first)
-	if e := r.entry(0); made.Verify() != nil || e.Record.Attestation != made || e.Record.Coordinator != "geneva/log" || e.Record.IdempotencyKey != "request-1" || e.Verify() != nil {
+	if e := r.entry(0); made.Verify() != nil || e.Record.Attestation != made || e.Record.Coordinator != "geneva/log" ||
+		e.Record.IdempotencyKey != "request-1" || e.Verify() != nil {
 		t.Errorf("%s, in the journal %s", first, e.Leaf)
 	}
 	for _, again := range []answer{
-		r.cosign(token, "request-1", r.cosignBody("geneva/log", 2, nil)), r.cosign(other, "request-1", r.cosignBody("geneva/log", 2, nil)),
+		r.cosign(token, "request-1", r.cosignBody("geneva/log", 2, nil)),
+		r.cosign(other, "request-1", r.cosignBody("geneva/log", 2, nil)),
 	} {
 		if again.String() != first.String() {
 			t.Errorf("%s, and before %s", again, first)
@@ -80,19 +85,22 @@ func TestACosignRequestIsChecked(t *testing.T) {
 		status          int
 		code            appliance.Code
 	}{
-		"a client's key":    {client, "1", good, 403, appliance.CodeScopeRequired},
-		"no id":             {token, "", good, 400, appliance.CodeInvalidIdempotencyKey},
-		"another digest":    {token, "1", r.cosignBody("geneva/log", 2, &appliance.Digest{1}), 400, appliance.CodeInvalidField},
-		"no coordinator":    {token, "1", r.cosignBody("", 2, nil), 400, appliance.CodeMissingField},
-		"no addresses":      {token, "1", `{"coordinator":"geneva/log"}`, 400, appliance.CodeMissingField},
-		"a digest alone":    {token, "1", fmt.Sprintf(`{"coordinator":"geneva/log","hash":"%s"}`, appliance.Digest{1}), 400, appliance.CodeMissingField},
+		"a client's key": {client, "1", good, 403, appliance.CodeScopeRequired},
+		"no id":          {token, "", good, 400, appliance.CodeInvalidIdempotencyKey},
+		"another digest": {token, "1", r.cosignBody("geneva/log", 2, &appliance.Digest{1}), 400,
+			appliance.CodeInvalidField},
+		"no coordinator": {token, "1", r.cosignBody("", 2, nil), 400, appliance.CodeMissingField},
+		"no addresses":   {token, "1", `{"coordinator":"geneva/log"}`, 400, appliance.CodeMissingField},
+		"a digest alone": {token, "1", fmt.Sprintf(`{"coordinator":"geneva/log","hash":"%s"}`, appliance.Digest{1}),
+			400, appliance.CodeMissingField},
 		"an unknown member": {token, "1", `{"digest":"0x"}`, 400, appliance.CodeUnknownField},
 	} {
 		if a := r.cosign(c.token, c.id, c.body); a.status != c.status || a.problem().Code != c.code {
 			t.Errorf("%s: %s", name, a)
 		}
 	}
-	if a := r.do("POST", "/functions/v1/attest", good, "x-api-key", token, "Content-Type", "application/json"); a.problem().Code != appliance.CodeScopeRequired {
+	if a := r.do("POST", "/functions/v1/attest", good, "x-api-key", token, "Content-Type",
+		"application/json"); a.problem().Code != appliance.CodeScopeRequired {
 		t.Errorf("a member's key attests: %s", a)
 	}
 	if r.size() != 0 {

@@ -42,7 +42,8 @@ func TestAnAnswerAfterAPanicHasNothingOfTheOneBefore(t *testing.T) {
 	r := newRig(t)
 	r.signer.fail(func() error { panic("the roof is on fire") })
 	a := r.attest()
-	if dates := a.header.Values("Date"); a.status != 500 || len(dates) != 1 || a.header.Get("Cache-Control") != "no-store" {
+	if dates := a.header.Values("Date"); a.status != 500 || len(dates) != 1 ||
+		a.header.Get("Cache-Control") != "no-store" {
 		t.Errorf("%s %v", a, a.header)
 	}
 }
@@ -61,7 +62,8 @@ func TestProbesAreNotLoggedWhileTheyAreWell(t *testing.T) {
 		}
 		return ""
 	}
-	for path, want := range map[string]string{"/healthz": "DEBUG", "/readyz": "DEBUG", "/functions/v1/attestor": "INFO"} {
+	for path, want := range map[string]string{"/healthz": "DEBUG", "/readyz": "DEBUG",
+		"/functions/v1/attestor": "INFO"} {
 		if got := level(path); got != want {
 			t.Errorf("%s is logged at %q, want %s", path, got, want)
 		}

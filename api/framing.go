@@ -148,7 +148,8 @@ func (f *framing) headers(in []byte) (int, error) {
 }
 
 func headersTooLarge() error {
-	return appliance.Errorf(CodeHeadersTooLarge, "the request line and headers must have at most %d bytes", maxHeaderBytes)
+	return appliance.Errorf(CodeHeadersTooLarge, "the request line and headers must have at most %d bytes",
+		maxHeaderBytes)
 }
 
 // begin ends a head. The body or the next request comes next.

@@ -38,7 +38,8 @@ var framingCases = []framingCase{
 	{"2.2", "one empty line before the request line is ignored", "\r\n" + sized, 200, true},
 	{"2.2", "many are not", "\r\n\r\n\r\n" + sized, 400, false},
 	{"2.2", "whitespace before the first field", post + " " + about + "Content-Length: {n}\r\n\r\n{good}", 400, false},
-	{"2.2", "a line of whitespace before the first field", post + " \t\r\n" + about + "Content-Length: {n}\r\n\r\n{good}", 400, false},
+	{"2.2", "a line of whitespace before the first field",
+		post + " \t\r\n" + about + "Content-Length: {n}\r\n\r\n{good}", 400, false},
 	{"2.2", "a bare CR in the request line", "GET /healthz\r HTTP/1.1\r\nHost: x\r\n\r\n", 400, false},
 	{"2.2", "a bare CR in a field", probe + "X-A: a\rb\r\n\r\n", 400, false},
 	{"2.2", "a bare CR before CRLF", probe + "X-A: a\r\r\n\r\n", 400, false},
@@ -58,9 +59,12 @@ var framingCases = []framingCase{
 	{"3", "a space in the target", "GET /health z HTTP/1.1\r\nHost: x\r\n\r\n", 400, false},
 	{"3", "a space after the version", "GET /healthz HTTP/1.1 \r\nHost: x\r\n\r\n", 400, false},
 	{"3", "a NUL in the target", "GET /health\x00z HTTP/1.1\r\nHost: x\r\n\r\n", 400, false},
-	{"3", "a target that is longer than is read is 414", "GET /" + strings.Repeat("a", 20<<10) + " HTTP/1.1\r\nHost: x\r\n\r\n", 414, false},
-	{"3", "a path that is longer than any is 414", "GET /" + strings.Repeat("/", 2<<10) + " HTTP/1.1\r\nHost: x\r\n\r\n", 414, false},
-	{"3", "a query that is longer is read", "GET /healthz?" + strings.Repeat("/", 2<<10) + " HTTP/1.1\r\nHost: x\r\n\r\n", 200, true},
+	{"3", "a target that is longer than is read is 414",
+		"GET /" + strings.Repeat("a", 20<<10) + " HTTP/1.1\r\nHost: x\r\n\r\n", 414, false},
+	{"3", "a path that is longer than any is 414",
+		"GET /" + strings.Repeat("/", 2<<10) + " HTTP/1.1\r\nHost: x\r\n\r\n", 414, false},
+	{"3", "a query that is longer is read",
+		"GET /healthz?" + strings.Repeat("/", 2<<10) + " HTTP/1.1\r\nHost: x\r\n\r\n", 200, true},
 	{"3.1", "an empty method", " /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400, false},
 	{"3.1", "a method that is no token", "G(T /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400, false},
 	{"3.1", "methods are case-sensitive", "get /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 405, true},
@@ -77,9 +81,11 @@ var framingCases = []framingCase{
 	{"3.2", "a Host with IPv6 and a port", "GET /healthz HTTP/1.1\r\nHost: [::1]:8080\r\n\r\n", 200, true},
 	{"3.2.1", "a target that is no path", "GET healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400, false},
 	{"3.2.1", "a fragment", "GET /healthz#a HTTP/1.1\r\nHost: x\r\n\r\n", 400, false},
-	{"3.2.2", "the absolute form is accepted", "GET http://other.example/healthz HTTP/1.1\r\nHost: x\r\n\r\n", 200, true},
+	{"3.2.2", "the absolute form is accepted", "GET http://other.example/healthz HTTP/1.1\r\nHost: x\r\n\r\n", 200,
+		true},
 	{"3.2.2", "the absolute form of something else", "GET ftp://x/healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400, false},
-	{"3.2.2", "the absolute form with user information", "GET http://u:p@x/healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400, false},
+	{"3.2.2", "the absolute form with user information", "GET http://u:p@x/healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400,
+		false},
 	{"3.2.3", "the authority form is CONNECT's alone", "GET x:80 HTTP/1.1\r\nHost: x:80\r\n\r\n", 400, false},
 	{"3.2.3", "this is no proxy", "CONNECT x:80 HTTP/1.1\r\nHost: x:80\r\n\r\n", 404, true},
 	{"3.2.4", "the asterisk form is OPTIONS's alone", "GET * HTTP/1.1\r\nHost: x\r\n\r\n", 400, false},
@@ -93,21 +99,27 @@ var framingCases = []framingCase{
 	{"5", "other bytes in a field value are opaque", probe + "X-A: \xe9\xff\r\n\r\n", 200, true},
 	{"5.1", "a space before the colon", post + about + "Content-Length : {n}\r\n\r\n{good}", 400, false},
 	{"5.1", "a tab before the colon", post + about + "Transfer-Encoding\t: chunked\r\n\r\n0\r\n\r\n", 400, false},
-	{"5.1", "whitespace around a value is not of it", post + about + "Content-Length: \t {n} \t\r\n\r\n{good}", 200, true},
+	{"5.1", "whitespace around a value is not of it", post + about + "Content-Length: \t {n} \t\r\n\r\n{good}", 200,
+		true},
 	{"5.2", "a folded field", probe + "X-A: a\r\n b\r\n\r\n", 400, false},
 	{"5.2", "a folded Content-Length", post + about + "Content-Length:\r\n {n}\r\n\r\n{good}", 400, false},
 	{"5.2", "a folded Transfer-Encoding", coded("Transfer-Encoding:\r\n\tchunked"), 400, false},
 
 	{"6.1", "chunked is understood, and the connection closed", coded("Transfer-Encoding: chunked"), 200, false},
 	{"6.1", "codings are case-insensitive", coded("transfer-encoding: CHUNKED"), 200, false},
-	{"6.1", "Transfer-Encoding in HTTP/1.0", strings.Replace(coded("Transfer-Encoding: chunked\r\nConnection: keep-alive"), "HTTP/1.1", "HTTP/1.0", 1), 400, false},
-	{"6.1", "Transfer-Encoding and Content-Length", coded("Transfer-Encoding: chunked\r\nContent-Length: {n}"), 400, false},
-	{"6.1", "Content-Length and Transfer-Encoding", coded("Content-Length: {n}\r\nTransfer-Encoding: chunked"), 400, false},
+	{"6.1", "Transfer-Encoding in HTTP/1.0", strings.Replace(
+		coded("Transfer-Encoding: chunked\r\nConnection: keep-alive"), "HTTP/1.1", "HTTP/1.0", 1), 400, false},
+	{"6.1", "Transfer-Encoding and Content-Length", coded("Transfer-Encoding: chunked\r\nContent-Length: {n}"), 400,
+		false},
+	{"6.1", "Content-Length and Transfer-Encoding", coded("Content-Length: {n}\r\nTransfer-Encoding: chunked"), 400,
+		false},
 	{"6.1", "chunked twice", coded("Transfer-Encoding: chunked, chunked"), 400, false},
-	{"6.1", "chunked twice, in two fields", coded("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"), 400, false},
+	{"6.1", "chunked twice, in two fields", coded("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"), 400,
+		false},
 	{"6.1", "another coding", coded("Transfer-Encoding: gzip, chunked"), 400, false},
 	{"6.1", "identity", coded("Transfer-Encoding: identity"), 400, false},
-	{"6.1", "identity beside a length", post + about + "Transfer-Encoding: identity\r\nContent-Length: {n}\r\n\r\n{good}", 400, false},
+	{"6.1", "identity beside a length",
+		post + about + "Transfer-Encoding: identity\r\nContent-Length: {n}\r\n\r\n{good}", 400, false},
 	{"6.1", "no coding", coded("Transfer-Encoding:"), 400, false},
 	{"6.1", "chunked with a parameter", coded("Transfer-Encoding: chunked;a=b"), 400, false},
 	{"6.1", "chunked in quotes", coded(`Transfer-Encoding: "chunked"`), 400, false},
@@ -119,9 +131,11 @@ var framingCases = []framingCase{
 	{"6.1", "a single byte of NEL", coded("Transfer-Encoding: chunked\x85"), 400, false},
 	{"6.3", "chunked is not last", coded("Transfer-Encoding: chunked, gzip"), 400, false},
 	{"6.2", "a length that overflows", post + about + "Content-Length: 25000000000000000000\r\n\r\n{good}", 413, false},
-	{"6.2", "a length that overflows to what is sent", post + about + "Content-Length: 184467440737095517{n}\r\n\r\n{good}", 413, false},
+	{"6.2", "a length that overflows to what is sent",
+		post + about + "Content-Length: 184467440737095517{n}\r\n\r\n{good}", 413, false},
 	{"6.3", "two lengths", post + about + "Content-Length: {n}\r\nContent-Length: 3\r\n\r\n{good}", 400, false},
-	{"6.3", "the same length twice", post + about + "Content-Length: {n}\r\nContent-Length: {n}\r\n\r\n{good}", 400, false},
+	{"6.3", "the same length twice", post + about + "Content-Length: {n}\r\nContent-Length: {n}\r\n\r\n{good}", 400,
+		false},
 	{"6.3", "a list of lengths", post + about + "Content-Length: {n}, {n}\r\n\r\n{good}", 400, false},
 	{"6.3", "a length with a sign", post + about + "Content-Length: +{n}\r\n\r\n{good}", 400, false},
 	{"6.3", "a negative length", post + about + "Content-Length: -1\r\n\r\n{good}", 400, false},
@@ -129,14 +143,17 @@ var framingCases = []framingCase{
 	{"6.3", "a length with a space inside", post + about + "Content-Length: 1 2\r\n\r\n{good}", 400, false},
 	{"6.3", "an empty length", post + about + "Content-Length:\r\n\r\n{good}", 400, false},
 	{"6.3", "a length with FF", post + about + "Content-Length: {n}\x0c\r\n\r\n{good}", 400, false},
-	{"6.3", "neither length nor coding is no body", strings.Replace(sized, "Content-Length: {n}\r\n\r\n{good}", "\r\n", 1), 400, true},
+	{"6.3", "neither length nor coding is no body",
+		strings.Replace(sized, "Content-Length: {n}\r\n\r\n{good}", "\r\n", 1), 400, true},
 	{"6.3", "a body of a GET is no request", probe + "Content-Length: 5\r\n\r\nhello", 200, true},
 
 	{"7.1", "chunks of any size", chunks("1\r\n{\r\n{hex-1}\r\n{good-1}\r\n000\r\n\r\n"), 200, false},
 	{"7.1", "hexadecimal in capitals, with zeros", chunks("00{HEX}\r\n{good}\r\n0\r\n\r\n"), 200, false},
 	{"7.1", "a chunk size that overflows", chunks("10000000000000000{hex}\r\n{good}\r\n0\r\n\r\n"), 413, false},
-	{"7.1", "a last chunk's size of 16 digits", chunks("{hex}\r\n{good}\r\n" + strings.Repeat("0", 16) + "\r\n\r\n"), 200, false},
-	{"7.1", "a last chunk's size of 17 digits", chunks("{hex}\r\n{good}\r\n" + strings.Repeat("0", 17) + "\r\n\r\n"), 400, false},
+	{"7.1", "a last chunk's size of 16 digits", chunks("{hex}\r\n{good}\r\n" + strings.Repeat("0", 16) + "\r\n\r\n"),
+		200, false},
+	{"7.1", "a last chunk's size of 17 digits", chunks("{hex}\r\n{good}\r\n" + strings.Repeat("0", 17) + "\r\n\r\n"),
+		400, false},
 	{"7.1", "no chunk size", chunks("\r\n{good}\r\n0\r\n\r\n"), 400, false},
 	{"7.1", "a chunk size with a sign", chunks("+{hex}\r\n{good}\r\n0\r\n\r\n"), 400, false},
 	{"7.1", "a chunk size with 0x", chunks("0x{hex}\r\n{good}\r\n0\r\n\r\n"), 400, false},
@@ -151,28 +168,36 @@ var framingCases = []framingCase{
 	{"7.1", "chunk data that is longer than its size", chunks("3\r\n{good}\r\n0\r\n\r\n"), 400, false},
 	{"7.1", "a last chunk with a bare LF", chunks("{hex}\r\n{good}\r\n0\n\r\n"), 400, false},
 	{"7.1", "a bare LF at the end", chunks("{hex}\r\n{good}\r\n0\r\n\n"), 400, false},
-	{"7.1.1", "unknown chunk extensions are ignored", chunks("{hex};a=b;c=\"d\\\"; e\";f\r\n{good}\r\n0;g\r\n\r\n"), 200, false},
+	{"7.1.1", "unknown chunk extensions are ignored", chunks("{hex};a=b;c=\"d\\\"; e\";f\r\n{good}\r\n0;g\r\n\r\n"),
+		200, false},
 	{"7.1.1", "bad whitespace around them, too", chunks("{hex} ; a = b\r\n{good}\r\n0\r\n\r\n"), 200, false},
 	{"7.1.1", "an extension with a bare LF", chunks("{hex};a\n{good}\r\n0\r\n\r\n"), 400, false},
 	{"7.1.1", "an extension with a bare CR", chunks("{hex};a\rb\r\n{good}\r\n0\r\n\r\n"), 400, false},
 	{"7.1.1", "an extension without a name", chunks("{hex};\r\n{good}\r\n0\r\n\r\n"), 400, false},
 	{"7.1.1", "an extension without its quote", chunks("{hex};a=\"b\r\n{good}\r\n0\r\n\r\n"), 400, false},
-	{"7.1.1", "an extension that is too long", chunks("{hex};" + strings.Repeat("a", 20<<10) + "\r\n{good}\r\n0\r\n\r\n"), 400, false},
+	{"7.1.1", "an extension that is too long",
+		chunks("{hex};" + strings.Repeat("a", 20<<10) + "\r\n{good}\r\n0\r\n\r\n"), 400, false},
 	{"7.1.2", "trailers are discarded", chunks("{hex}\r\n{good}\r\n0\r\nX-T: 1\r\nX-U: 2\r\n\r\n"), 200, false},
 	{"7.1.2", "a trailer that begins with 0", chunks("{hex}\r\n{good}\r\n0\r\n0a: 1\r\n\r\n"), 200, false},
-	{"7.1.2", "a trailer is no header", strings.Replace(chunks("{hex}\r\n{good}\r\n0\r\nX-Api-Key: {key}\r\n\r\n"), "X-Api-Key", "X-Nothing", 1), 401, false},
+	{"7.1.2", "a trailer is no header", strings.Replace(chunks("{hex}\r\n{good}\r\n0\r\nX-Api-Key: {key}\r\n\r\n"),
+		"X-Api-Key", "X-Nothing", 1), 401, false},
 	{"7.1.2", "a folded trailer", chunks("{hex}\r\n{good}\r\n0\r\nX-T: 1\r\n 2\r\n\r\n"), 400, false},
 	{"7.1.2", "a trailer with a bare LF", chunks("{hex}\r\n{good}\r\n0\r\nX-T: 1\nX-U: 2\r\n\r\n"), 400, false},
 	{"7.1.2", "a trailer without a colon", chunks("{hex}\r\n{good}\r\n0\r\nX-T\r\n\r\n"), 400, false},
 	{"7.1.2", "a trailer without a name", chunks("{hex}\r\n{good}\r\n0\r\n: 1\r\n\r\n"), 400, false},
-	{"7.1.2", "trailers that are too long", chunks("{hex}\r\n{good}\r\n0\r\nX-T: " + strings.Repeat("a", 20<<10) + "\r\n\r\n"), 431, false},
+	{"7.1.2", "trailers that are too long",
+		chunks("{hex}\r\n{good}\r\n0\r\nX-T: " + strings.Repeat("a", 20<<10) + "\r\n\r\n"), 431, false},
 
 	{"9.3", "HTTP/1.0 closes", strings.Replace(sized, "HTTP/1.1", "HTTP/1.0", 1), 200, false},
-	{"9.3", "HTTP/1.0 with keep-alive goes on", strings.Replace(sized, "Host: x", "Host: x\r\nConnection: keep-alive", 1), 200, true},
+	{"9.3", "HTTP/1.0 with keep-alive goes on",
+		strings.Replace(sized, "Host: x", "Host: x\r\nConnection: keep-alive", 1), 200, true},
 	{"9.6", "close is obeyed", strings.Replace(sized, "Host: x", "Host: x\r\nConnection: close", 1), 200, false},
-	{"9.6", "close is case-insensitive", strings.Replace(sized, "Host: x", "Host: x\r\nConnection: Close", 1), 200, false},
-	{"9.6", "close in a list is obeyed", strings.Replace(sized, "Host: x", "Host: x\r\nConnection: te ,\tclose", 1), 200, false},
-	{"9.6", "close in one of two fields is obeyed", strings.Replace(sized, "Host: x", "Host: x\r\nConnection: close\r\nConnection: keep-alive", 1), 200, false},
+	{"9.6", "close is case-insensitive", strings.Replace(sized, "Host: x", "Host: x\r\nConnection: Close", 1), 200,
+		false},
+	{"9.6", "close in a list is obeyed", strings.Replace(sized, "Host: x", "Host: x\r\nConnection: te ,\tclose", 1),
+		200, false},
+	{"9.6", "close in one of two fields is obeyed",
+		strings.Replace(sized, "Host: x", "Host: x\r\nConnection: close\r\nConnection: keep-alive", 1), 200, false},
 }
 
 func (c framingCase) String() string { return "RFC 9112 section " + c.section + ": " + c.rule }
@@ -180,7 +205,8 @@ func (c framingCase) String() string { return "RFC 9112 section " + c.section + 
 // wire returns the request as it is sent.
 func (c framingCase) wire(token string) string {
 	return strings.NewReplacer(
-		"{key}", token, "{n}", fmt.Sprint(len(good)), "{hex}", fmt.Sprintf("%x", len(good)), "{HEX}", fmt.Sprintf("%X", len(good)), "{good}", good,
+		"{key}", token, "{n}", fmt.Sprint(len(good)), "{hex}", fmt.Sprintf("%x", len(good)), "{HEX}",
+		fmt.Sprintf("%X", len(good)), "{good}", good,
 		"{hex-1}", fmt.Sprintf("%x", len(good)-1), "{good-1}", good[1:],
 	).Replace(c.request)
 }
@@ -280,7 +306,8 @@ func TestNoPartOfARequestIsEndless(t *testing.T) {
 			for _, size := range []int{1, 1460} {
 				r := api.Frame([]byte(sent), size)
 				if r.Err == nil || r.Read > mostRead || r.Held > mostHeld || r.Steps > mostSteps*r.Read {
-					t.Errorf("in pieces of %d: %d bytes were read, %d held, in %d steps: %v", size, r.Read, r.Held, r.Steps, r.Err)
+					t.Errorf("in pieces of %d: %d bytes were read, %d held, in %d steps: %v", size, r.Read, r.Held,
+						r.Steps, r.Err)
 				}
 			}
 		})
@@ -293,7 +320,8 @@ func FuzzFramingSteps(f *testing.F) {
 		f.Add(c.begins, c.goesOn, uint16(300), byte(0))
 	}
 	f.Fuzz(func(t *testing.T, begins, goesOn string, times uint16, size byte) {
-		sent := framingCase{request: begins}.wire("k") + strings.Repeat(goesOn, min(int(times), endlessBytes/max(1, len(goesOn))))
+		sent := framingCase{request: begins}.wire("k") +
+			strings.Repeat(goesOn, min(int(times), endlessBytes/max(1, len(goesOn))))
 		r := api.Frame([]byte(sent), int(size)+1)
 		if r.Steps > mostSteps*r.Read || r.Held > mostHeld {
 			t.Errorf("%d bytes took %d steps, and %d were held", r.Read, r.Steps, r.Held)

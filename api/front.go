@@ -120,7 +120,8 @@ func (s *Server) lookAtFront() wire.Landing {
 
 // lastAttestation returns the newest attestation under a checkpoint, or nil if none exists or can be read.
 func (s *Server) lastAttestation(ctx context.Context, tree tlog.Tree, signed []byte) *wire.LastAttestation {
-	newest, err := s.attestor.Journal.List(ctx, appliance.JournalQuery{AttestationsOnly: true, Before: tree.N, Limit: 1})
+	newest, err := s.attestor.Journal.List(ctx,
+		appliance.JournalQuery{AttestationsOnly: true, Before: tree.N, Limit: 1})
 	if err != nil || len(newest) == 0 || tree.N == 0 {
 		return nil
 	}
@@ -129,8 +130,9 @@ func (s *Server) lastAttestation(ctx context.Context, tree tlog.Tree, signed []b
 		return nil
 	}
 	last := &wire.LastAttestation{
-		Index: proof.Index, TreeSize: proof.TreeSize, LeafHash: hex.EncodeToString(proof.LeafHash), RootHash: hex.EncodeToString(tree.Hash[:]),
-		Path: []string{}, Checkpoint: string(signed), Proof: proofPath,
+		Index: proof.Index, TreeSize: proof.TreeSize, LeafHash: hex.EncodeToString(proof.LeafHash),
+		RootHash: hex.EncodeToString(tree.Hash[:]),
+		Path:     []string{}, Checkpoint: string(signed), Proof: proofPath,
 	}
 	for _, h := range proof.Hashes {
 		last.Path = append(last.Path, hex.EncodeToString(h))

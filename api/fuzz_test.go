@@ -34,16 +34,19 @@ func FuzzConnection(f *testing.F) {
 		"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
 		"HEAD /fuzz?a=b HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET / HTTP/1.1\r\nHost:\r\n\r\n",
 		post + "Content-Length: 2\r\n\r\n{}" + post + "Content-Length: 0\r\n\r\n" + post + "\r\n",
-		post + "Transfer-Encoding: chunked\r\n\r\n2;a=\"b\"\r\n{}\r\n0\r\nX-T: 1\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+		post +
+			"Transfer-Encoding: chunked\r\n\r\n2;a=\"b\"\r\n{}\r\n0\r\nX-T: 1\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
 		post + "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n01\r\n}\r\n000\r\n\r\n",
 		post + "Expect: 100-continue\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}x",
 		"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n\r\nGET http://x/fuzz HTTP/1.1\r\nHost: x\r\nX: \ta\t\r\n\r\n",
-		post + "Content-Length: 30\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+		post +
+			"Content-Length: 30\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
 		f.Add([]byte(seed))
 	}
 	r := newRig(f, func(o *api.Options) {
-		o.Routes = append(o.Routes, api.Route{Method: "POST", Path: "/fuzz", Probe: true, BodyLimit: 1 << 16, Handler: tell})
+		o.Routes = append(o.Routes,
+			api.Route{Method: "POST", Path: "/fuzz", Probe: true, BodyLimit: 1 << 16, Handler: tell})
 	})
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		want, wrong := strictAll(sent)
@@ -74,7 +77,8 @@ func FuzzConnection(f *testing.F) {
 
 // tell answers with the request.
 func tell(c *fiber.Ctx) error {
-	body, err := json.Marshal(received{Method: c.Method(), Target: string(c.Context().Request.Header.RequestURI()), Body: api.Body(c)})
+	body, err := json.Marshal(
+		received{Method: c.Method(), Target: string(c.Context().Request.Header.RequestURI()), Body: api.Body(c)})
 	if err != nil {
 		return err
 	}
@@ -162,7 +166,8 @@ func (s *strict) request() (r received, err error) {
 		return r, err
 	}
 	parts := strings.Split(first, " ")
-	if len(parts) != 3 || !isToken(parts[0]) || parts[1] == "" || !visible(parts[1]) || parts[2] != "HTTP/1.1" && parts[2] != "HTTP/1.0" {
+	if len(parts) != 3 || !isToken(parts[0]) || parts[1] == "" || !visible(parts[1]) || parts[2] != "HTTP/1.1" &&
+		parts[2] != "HTTP/1.0" {
 		return r, errors.New("the request line is " + first)
 	}
 	fields, err := s.fields()
@@ -174,7 +179,8 @@ func (s *strict) request() (r received, err error) {
 	}
 	lengths, encodings := fields["content-length"], fields["transfer-encoding"]
 	switch {
-	case len(lengths)+len(encodings) > 1 || len(encodings) == 1 && (!strings.EqualFold(encodings[0], "chunked") || parts[2] == "HTTP/1.0"):
+	case len(lengths)+len(encodings) > 1 || len(encodings) == 1 &&
+		(!strings.EqualFold(encodings[0], "chunked") || parts[2] == "HTTP/1.0"):
 		return r, errors.New("the body's end is in doubt")
 	case len(encodings) == 1:
 		r.Body, err = s.chunks()
@@ -199,7 +205,9 @@ func (s *strict) fields() (map[string][]string, error) {
 		}
 		name, value, found := strings.Cut(line, ":")
 		value = strings.Trim(value, " \t")
-		if !found || !isToken(name) || strings.ContainsFunc(value, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
+		if !found || !isToken(name) || strings.ContainsFunc(value, func(c rune) bool {
+			return c < ' ' && c != '\t' || c == 0x7f
+		}) {
 			return nil, errors.New("a field is " + line)
 		}
 		fields[strings.ToLower(name)] = append(fields[strings.ToLower(name)], value)
@@ -231,7 +239,8 @@ func (s *strict) chunks() (body []byte, err error) {
 		}
 		digits, extension, _ := strings.Cut(line, ";")
 		size, err := strconv.ParseUint(strings.TrimRight(digits, " \t"), 16, 31)
-		if err != nil || strings.ContainsAny(digits, "+_") || !visible(strings.NewReplacer(" ", "", "\t", "").Replace(extension)) {
+		if err != nil || strings.ContainsAny(digits, "+_") ||
+			!visible(strings.NewReplacer(" ", "", "\t", "").Replace(extension)) {
 			return nil, errors.New("a chunk begins with " + line)
 		}
 		if size == 0 {

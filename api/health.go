@@ -59,7 +59,8 @@ type readiness struct {
 
 // unanswered is the health of parts that did not answer in time.
 func unanswered() wire.Health {
-	return wire.Health{Status: "unavailable", Failing: map[string]appliance.Code{"hsm": appliance.CodeTimeout, "journal": appliance.CodeTimeout}}
+	return wire.Health{Status: "unavailable",
+		Failing: map[string]appliance.Code{"hsm": appliance.CodeTimeout, "journal": appliance.CodeTimeout}}
 }
 
 // now returns a health that is less than readyFor old, or waits for a new check. If the check takes longer than

@@ -181,7 +181,8 @@ func (h *httpServer) fail(rctx *fasthttp.RequestCtx, x *exchange, err error) {
 // shown nor logged.
 func (h *httpServer) unreadable(rctx *fasthttp.RequestCtx, err error) {
 	e := readError(err)
-	x := &exchange{start: h.now(), route: routeUnreadable, method: "OTHER", id: uuid.NewString(), ip: clientIP(rctx, nil)}
+	x := &exchange{start: h.now(), route: routeUnreadable, method: "OTHER", id: uuid.NewString(),
+		ip: clientIP(rctx, nil)}
 	wipe(&rctx.Response)
 	h.greet(rctx, x.id)
 	if h.pages != nil {

@@ -30,7 +30,8 @@ func checkJSON(h *fasthttp.RequestHeader) error {
 // large one.
 func checkEncoding(h *fasthttp.RequestHeader) error {
 	if len(h.PeekAll(fiber.HeaderContentEncoding)) > 0 {
-		return appliance.Errorf(CodeUnsupportedMediaType, "the body must not be compressed: send it without Content-Encoding")
+		return appliance.Errorf(CodeUnsupportedMediaType,
+			"the body must not be compressed: send it without Content-Encoding")
 	}
 	return nil
 }

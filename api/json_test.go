@@ -30,7 +30,10 @@ func encodingHeaders(values []string) (headers []string) {
 func TestNoRouteTakesAContentEncoding(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(o *api.Options) {
-		o.Routes = []api.Route{{Method: fiber.MethodPost, Path: "/own", ReadsBody: true, Handler: func(*fiber.Ctx) error { return nil }}}
+		o.Routes = []api.Route{{Method: fiber.MethodPost, Path: "/own", ReadsBody: true,
+			Handler: func(*fiber.Ctx) error {
+				return nil
+			}}}
 	})
 	for _, route := range r.server.Routes() {
 		for _, values := range encodings {
@@ -51,7 +54,8 @@ func TestNorDoesTheAdminSocket(t *testing.T) {
 	o := newAdminRig(t)
 	for _, route := range o.admin.Routes() {
 		for _, values := range encodings {
-			a := o.raw(route.Method, somePath(route), "{}", append(encodingHeaders(values), "Content-Type", "application/json")...)
+			a := o.raw(route.Method, somePath(route), "{}",
+				append(encodingHeaders(values), "Content-Type", "application/json")...)
 			if a.status != 415 || a.problem().Code != api.CodeUnsupportedMediaType {
 				t.Errorf("%s %s, %q: %s", route.Method, route.Path, values, a)
 			}
@@ -75,7 +79,8 @@ func TestABodyIsNeverDecompressed(t *testing.T) {
 		body = packed.Bytes()
 	}
 	a, err := r.try(http.DefaultClient, "POST", "http://"+r.address+attestPath, bytes.NewReader(body),
-		"x-api-key", r.token, "Content-Type", "application/json", "Content-Encoding", "", "Content-Encoding", "gzip, gzip, gzip")
+		"x-api-key", r.token, "Content-Type", "application/json", "Content-Encoding", "", "Content-Encoding",
+		"gzip, gzip, gzip")
 	if err != nil || a.status != 415 {
 		t.Errorf("%d bytes: %s, %v", len(body), a, err)
 	}
@@ -101,7 +106,8 @@ func TestJSONThatCanBeReadInTwoWaysIsRefusedAtTheAdminSocket(t *testing.T) {
 		{"/log/verify", `{"earlier":"","earlier":"AAAA"}`, appliance.CodeDuplicateField, "earlier"},
 		{"/log/verify", `{"Earlier":"AAAA"}`, appliance.CodeUnknownField, "Earlier"},
 		{"/replica/batches", `{"rows":[{"kind":"chain","kind":"token"}]}`, appliance.CodeDuplicateField, "rows.0.kind"},
-		{"/replica/batches", `{"rows":[],"positions":{"a":"1","\u0061":"2"}}`, appliance.CodeDuplicateField, "positions.a"},
+		{"/replica/batches", `{"rows":[],"positions":{"a":"1","\u0061":"2"}}`, appliance.CodeDuplicateField,
+			"positions.a"},
 		{"/replica/batches", `{"Rows":[]}`, appliance.CodeUnknownField, "Rows"},
 		{"/replica/batches", "{\"rows\":[{\"kind\":\"\xff\"}]}", appliance.CodeInvalidJSON, ""},
 	} {
@@ -114,7 +120,8 @@ func TestJSONThatCanBeReadInTwoWaysIsRefusedAtTheAdminSocket(t *testing.T) {
 	if err != nil || len(keys) != 1 {
 		t.Errorf("%d keys, %v", len(keys), err)
 	}
-	if a := o.raw("POST", "/keys", strings.Repeat(" ", 10)+`{"name":"a"}`, "Content-Type", "application/json"); a.status != 201 {
+	if a := o.raw("POST", "/keys", strings.Repeat(" ", 10)+`{"name":"a"}`, "Content-Type",
+		"application/json"); a.status != 201 {
 		t.Errorf("and a good one: %s", a)
 	}
 }

@@ -106,7 +106,8 @@ func (l *leases) lease(ctx context.Context) {
 
 func (l *leases) tell(err error) {
 	if err != nil {
-		l.logger.Warn("rates: the other appliances' requests are unknown; this appliance limits only its own requests", "error", err.Error())
+		l.logger.Warn("rates: the other appliances' requests are unknown; this appliance limits only its own requests",
+			"error", err.Error())
 		return
 	}
 	l.logger.Info("rates: limits apply across all appliances again")

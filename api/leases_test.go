@@ -90,7 +90,8 @@ func TestAKeysRateHoldsForSeveralAppliances(t *testing.T) {
 func TestAnApplianceLimitsByItselfWhileNobodyLeases(t *testing.T) {
 	b := &buckets{now: time.Unix(1_800_000_000, 0), paid: map[string]time.Time{}, broken: errors.New("away")}
 	const seconds, rate = 5, 50
-	if passed := (load{appliances: 1, rate: rate, answer: 10}).run(b, seconds); passed < seconds*rate || passed > (seconds+1)*rate {
+	if passed := (load{appliances: 1, rate: rate, answer: 10}).run(b, seconds); passed < seconds*rate ||
+		passed > (seconds+1)*rate {
 		t.Errorf("%d requests passed, want %d", passed, seconds*rate)
 	}
 	b.broken = nil

@@ -22,16 +22,17 @@ type waiting struct {
 
 func newWaiting(patience time.Duration) (waiting, api.Route) {
 	w := waiting{begun: make(chan struct{}, 1000), ended: make(chan error, 1000)}
-	return w, api.Route{Method: fiber.MethodGet, Path: "/waiting", EndsWithClient: true, Handler: func(c *fiber.Ctx) error {
-		w.begun <- struct{}{}
-		select {
-		case <-c.UserContext().Done():
-			w.ended <- context.Cause(c.UserContext())
-		case <-time.After(patience):
-			w.ended <- nil
-		}
-		return nil
-	}}
+	return w,
+		api.Route{Method: fiber.MethodGet, Path: "/waiting", EndsWithClient: true, Handler: func(c *fiber.Ctx) error {
+			w.begun <- struct{}{}
+			select {
+			case <-c.UserContext().Done():
+				w.ended <- context.Cause(c.UserContext())
+			case <-time.After(patience):
+				w.ended <- nil
+			}
+			return nil
+		}}
 }
 
 func TestWorkEndsWhenItsClientHasLeft(t *testing.T) {
@@ -41,10 +42,13 @@ func TestWorkEndsWhenItsClientHasLeft(t *testing.T) {
 		send  string
 		leave func(c *net.TCPConn)
 	}{
-		"closed":                       {request, func(c *net.TCPConn) { c.Close() }},
-		"reset":                        {request, func(c *net.TCPConn) { _ = c.SetLinger(0); c.Close() }},
-		"closed behind more":           {request + request + "GET", func(c *net.TCPConn) { c.Close() }},
-		"reset behind more":            {request + request + "GET", func(c *net.TCPConn) { _ = c.SetLinger(0); c.Close() }},
+		"closed":             {request, func(c *net.TCPConn) { c.Close() }},
+		"reset":              {request, func(c *net.TCPConn) { _ = c.SetLinger(0); c.Close() }},
+		"closed behind more": {request + request + "GET", func(c *net.TCPConn) { c.Close() }},
+		"reset behind more": {request + request + "GET", func(c *net.TCPConn) {
+			_ = c.SetLinger(0)
+			c.Close()
+		}},
 		"closed for writing, then all": {request, func(c *net.TCPConn) { _ = c.CloseWrite(); c.Close() }},
 	} {
 		t.Run(name, func(t *testing.T) {

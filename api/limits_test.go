@@ -20,7 +20,8 @@ func readsRoutes() []api.Route {
 	costly := func(c *fiber.Ctx) error { api.Charge(c, 3); return nil }
 	return []api.Route{
 		{Method: fiber.MethodGet, Path: "/reads", Scope: appliance.ScopeGraphQL, Open: true, Handler: ok},
-		{Method: fiber.MethodPost, Path: "/reads", Scope: appliance.ScopeGraphQL, Open: true, ReadsBody: true, Handler: ok},
+		{Method: fiber.MethodPost, Path: "/reads", Scope: appliance.ScopeGraphQL, Open: true, ReadsBody: true,
+			Handler: ok},
 		{Method: fiber.MethodGet, Path: "/costly", Scope: appliance.ScopeGraphQL, Open: true, Handler: costly},
 	}
 }
@@ -51,8 +52,10 @@ func TestAKeyCountsOnlyWhereItMayBeUsedAndPaysThereItself(t *testing.T) {
 	_, err := r.attestor.Keys.Revoke(context.Background(), id, r.clock.Now())
 	r.must(err)
 	expired, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited, Expires: r.clock.Now().Add(time.Second)})
-	elsewhere, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited, AllowFrom: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}})
-	attests, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited, Scopes: []appliance.Scope{appliance.ScopeAttest}})
+	elsewhere, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Unlimited,
+		AllowFrom: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}})
+	attests, _ := r.newKey(
+		appliance.KeyRequest{Rate: appliance.Unlimited, Scopes: []appliance.Scope{appliance.ScopeAttest}})
 	usual, _ := r.newKey(appliance.KeyRequest{})
 	five, _ := r.newKey(appliance.KeyRequest{Rate: perSecond(5)})
 	for _, c := range []struct {
@@ -96,7 +99,8 @@ func TestAClientHasOneBucketOverMethodsAndRoutes(t *testing.T) {
 	for name, token := range map[string]string{"no key": "", "a key": five} {
 		answered := 0
 		for _, one := range [][2]string{
-			{"GET", "/reads"}, {"POST", "/reads"}, {"GET", "/functions/v1/attestor"}, {"GET", "/nowhere"}, {"GET", "/openapi.yaml"}, {"HEAD", "/reads"}, {"PUT", "/reads"},
+			{"GET", "/reads"}, {"POST", "/reads"}, {"GET", "/functions/v1/attestor"}, {"GET", "/nowhere"},
+			{"GET", "/openapi.yaml"}, {"HEAD", "/reads"}, {"PUT", "/reads"},
 		} {
 			if a := r.do(one[0], one[1], "", "x-api-key", token); a.status != 429 {
 				answered++
@@ -161,7 +165,8 @@ func TestRatesTightenWhileTheHSMIsSaturatedAndLoosenAgain(t *testing.T) {
 func TestAClientThatMakesManyErrorsIsTightenedAndLoosenedAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(o *api.Options) {
-		o.AnonymousRate, o.DefaultRate, o.ErrorRate, o.Routes = perSecond(20), perSecond(20), perSecond(10.0/60), readsRoutes()
+		o.AnonymousRate, o.DefaultRate, o.ErrorRate, o.Routes = perSecond(20), perSecond(20), perSecond(10.0/60),
+			readsRoutes()
 	})
 	clumsy, _ := r.newKey(appliance.KeyRequest{})
 	careful, _ := r.newKey(appliance.KeyRequest{})
@@ -237,7 +242,8 @@ func TestRetryAfterIsWhenTheNextRequestIsAnswered(t *testing.T) {
 			r := newRig(t, func(o *api.Options) { o.ErrorRate, o.Routes = perSecond(1.0/3600), readsRoutes() })
 			token, _ := r.newKey(appliance.KeyRequest{Rate: c.rate})
 			for range c.errors {
-				if a := r.do("POST", attestPath, "{", "x-api-key", token, "Content-Type", "application/json"); a.status != 400 {
+				if a := r.do("POST", attestPath, "{", "x-api-key", token, "Content-Type",
+					"application/json"); a.status != 400 {
 					t.Fatal(a)
 				}
 				r.clock.move(10 * time.Second)

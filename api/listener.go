@@ -100,8 +100,10 @@ func (l *listener) responds(ctx context.Context) error {
 // isTemporary reports whether an error of accept concerns only one connection or a shortage, so that a retry may
 // succeed (accept(2), "Error handling").
 func isTemporary(err error) bool {
-	return isAny(err, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR, syscall.EPERM,
-		syscall.EPROTO, syscall.ENOPROTOOPT, syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENONET,
+	return isAny(err, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED,
+		syscall.EINTR, syscall.EPERM,
+		syscall.EPROTO, syscall.ENOPROTOOPT, syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN,
+		syscall.EHOSTUNREACH, syscall.ENONET,
 		syscall.EOPNOTSUPP)
 }
 

@@ -45,7 +45,8 @@ func TestWhatPassesIsWaitedOut(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	r.must(err)
 	var failures []error
-	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
+		syscall.ECONNABORTED} {
 		failures = append(failures, os.NewSyscallError("accept4", errno))
 	}
 	served := make(chan error, 1)

@@ -40,8 +40,10 @@ func TestAnswersSayWhatIsLeftOfTheRate(t *testing.T) {
 		{"a probe", "/healthz", "", 200, "", ""},
 	} {
 		a := r.do("GET", step.path, "", "x-api-key", step.token)
-		if policy, limit := a.header.Get("RateLimit-Policy"), a.header.Get("RateLimit"); a.status != step.status || policy != step.policy || limit != step.limit {
-			t.Errorf("%s: %d, RateLimit-Policy %s, RateLimit %s; want %d, %s, %s", step.name, a.status, policy, limit, step.status, step.policy, step.limit)
+		if policy, limit := a.header.Get("RateLimit-Policy"), a.header.Get("RateLimit"); a.status != step.status ||
+			policy != step.policy || limit != step.limit {
+			t.Errorf("%s: %d, RateLimit-Policy %s, RateLimit %s; want %d, %s, %s", step.name, a.status, policy, limit,
+				step.status, step.policy, step.limit)
 		}
 		if a.status == 429 && !strings.HasSuffix(step.limit, ";t="+a.header.Get("Retry-After")) {
 			t.Errorf("%s: Retry-After %s, RateLimit %s", step.name, a.header.Get("Retry-After"), step.limit)
@@ -53,13 +55,16 @@ func TestEachAnswerForbidsSniffing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for _, request := range []string{
-		"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n", "OPTIONS /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
-		"GET /log/checkpoint HTTP/1.1\r\nHost: x\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "?\r\n\r\n", "BREW /coffee HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n",
+		"OPTIONS /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET /log/checkpoint HTTP/1.1\r\nHost: x\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "?\r\n\r\n",
+		"BREW /coffee HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
 		w := r.dial()
 		w.send(request)
 		a := w.receive()
-		if got := a.header.Values("X-Content-Type-Options"); len(got) != 1 || got[0] != "nosniff" || a.header.Get("Strict-Transport-Security") != "" {
+		if got := a.header.Values("X-Content-Type-Options"); len(got) != 1 || got[0] != "nosniff" ||
+			a.header.Get("Strict-Transport-Security") != "" {
 			t.Errorf("%q: %s %v", request, a, a.header)
 		}
 	}
@@ -119,7 +124,8 @@ func TestPlainHTTPToTheTLSPortIsToldSo(t *testing.T) {
 		w := r.dial()
 		w.send(request)
 		a := w.receive()
-		if a.status != 400 || a.problem().Code != api.CodeInvalidRequest || !strings.Contains(a.problem().Detail, "https://") || !a.last {
+		if a.status != 400 || a.problem().Code != api.CodeInvalidRequest ||
+			!strings.Contains(a.problem().Detail, "https://") || !a.last {
 			t.Errorf("%s: %s", name, a)
 		}
 		if a.header.Get("Strict-Transport-Security") != "" || a.header.Get("X-Content-Type-Options") != "nosniff" {
@@ -163,8 +169,10 @@ func TestMistakesOfClientsNameTheRemedy(t *testing.T) {
 	for name, mistake := range map[string]struct {
 		body, header, value, says string
 	}{
-		"another spelling": {snake, "x-api-key", r.token, `unknown field "unspendable_address"; did you mean unspendableAddress?`},
-		"a bearer token":   {good, "Authorization", "Bearer " + r.token, "x-api-key header: send it there instead of in Authorization"},
+		"another spelling": {snake, "x-api-key", r.token,
+			`unknown field "unspendable_address"; did you mean unspendableAddress?`},
+		"a bearer token": {good, "Authorization", "Bearer " + r.token,
+			"x-api-key header: send it there instead of in Authorization"},
 	} {
 		a := r.do("POST", attestPath, mistake.body, mistake.header, mistake.value, "Content-Type", "application/json")
 		if p := a.problem(); !strings.Contains(p.Detail, mistake.says) {

@@ -52,7 +52,8 @@ func newMetrics(r *prometheus.Registry, routes []Route) *metrics {
 		tightened: counters("attestd_clients_tightened_total", "Clients with a rate reduced because of their "+
 			"errors: API keys, or client addresses without an API key.", "by"),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "attestd_http_request_duration_seconds", Help: "Time from a request's headers to its answer, by route.",
+			Name:    "attestd_http_request_duration_seconds",
+			Help:    "Time from a request's headers to its answer, by route.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"route"}),
 		inFlight: gauge("attestd_http_requests_in_flight", "HTTP requests in progress."),
@@ -63,7 +64,8 @@ func newMetrics(r *prometheus.Registry, routes []Route) *metrics {
 		acceptFailures: counter("attestd_accept_failures_total", "Failures to accept a connection, for example "+
 			"because file descriptors ran out."),
 	}
-	r.MustRegister(m.attestations, m.replays, m.requests, m.durations, m.problems, m.limited, m.tightened, m.inFlight, m.open, m.refused, m.acceptFailures,
+	r.MustRegister(m.attestations, m.replays, m.requests, m.durations, m.problems, m.limited, m.tightened, m.inFlight,
+		m.open, m.refused, m.acceptFailures,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.zero(routes)
 	return m
@@ -100,7 +102,8 @@ func (m *metrics) zero(routes []Route) {
 	names := []string{routeUnmatched, routeUnreadable}
 	for _, r := range routes {
 		names = append(names, r.Path)
-		m.succeeded[r.Path] = succeeded{m.requests.WithLabelValues(r.Path, strconv.Itoa(http.StatusOK)), m.durations.WithLabelValues(r.Path)}
+		m.succeeded[r.Path] = succeeded{m.requests.WithLabelValues(r.Path, strconv.Itoa(http.StatusOK)),
+			m.durations.WithLabelValues(r.Path)}
 	}
 	for _, route := range names {
 		m.durations.WithLabelValues(route)
@@ -150,10 +153,12 @@ type Metrics struct{ server *http.Server }
 // NewMetrics returns a server of the metrics in the registry.
 func NewMetrics(r *prometheus.Registry) *Metrics {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{Registry: r, MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
+	mux.Handle("GET /metrics",
+		promhttp.HandlerFor(r, promhttp.HandlerOpts{Registry: r, MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
 	return &Metrics{&http.Server{
 		Handler:           unsniffed(mux),
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout:    time.Minute,
 		MaxHeaderBytes: maxHeaderBytes,
 	}}
 }

@@ -38,7 +38,8 @@ func TestCountersExistBeforeTheirFirstEvent(t *testing.T) {
 	want := []string{
 		"attestd_rate_limited_total key", "attestd_rate_limited_total address",
 		"attestd_http_requests_total 200 " + attestPath, "attestd_http_requests_total 503 " + attestPath,
-		"attestd_http_requests_total 500 /readyz", "attestd_http_requests_total 404 unmatched", "attestd_http_requests_total 400 unreadable",
+		"attestd_http_requests_total 500 /readyz", "attestd_http_requests_total 404 unmatched",
+		"attestd_http_requests_total 400 unreadable",
 		"attestd_http_request_duration_seconds " + attestPath,
 	}
 	for code := range documentedCodes(t) {

@@ -54,8 +54,10 @@ func TestTheDescriptionIsCompressed(t *testing.T) {
 	}
 	for accept, want := range map[string]string{"zstd": "zstd", "gzip": "gzip", "br, zstd;q=0": "br", "gzip;q=0": ""} {
 		coded := r.do("GET", "/openapi.yaml", "", "Accept-Encoding", accept)
-		if got := coded.header.Get("Content-Encoding"); got != want || want != "" && len(coded.body) > len(whole.body)/3 {
-			t.Errorf("Accept-Encoding %s: %d of %d bytes in %q, want %q", accept, len(coded.body), len(whole.body), got, want)
+		if got := coded.header.Get("Content-Encoding"); got != want || want != "" &&
+			len(coded.body) > len(whole.body)/3 {
+			t.Errorf("Accept-Encoding %s: %d of %d bytes in %q, want %q", accept, len(coded.body), len(whole.body), got,
+				want)
 		}
 		if want == "br" { // our own clients do not decode br
 			continue

@@ -36,7 +36,9 @@ func callerOf(c *fiber.Ctx) string {
 		return ""
 	}
 	var peer *unix.Ucred
-	if controlErr := file.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); controlErr != nil || err != nil {
+	if controlErr := file.Control(func(fd uintptr) {
+		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); controlErr != nil || err != nil {
 		return ""
 	}
 	return nameUser(peer.Uid)

@@ -22,7 +22,8 @@ func TestAKeysRateIsEnforcedAndItsWaiverKept(t *testing.T) {
 			t.Fatal(a)
 		}
 	}
-	if a := as(usual); a.status != 429 || a.problem().Code != appliance.CodeRateLimited || a.header.Get("Retry-After") != "1" {
+	if a := as(usual); a.status != 429 || a.problem().Code != appliance.CodeRateLimited ||
+		a.header.Get("Retry-After") != "1" {
 		t.Errorf("the third in a second: %s, Retry-After %q", a, a.header.Get("Retry-After"))
 	}
 	if a := as(slow); a.status != 200 {
@@ -65,7 +66,8 @@ func TestRequestsWithoutAValidKeyAreLimitedByAddressAndOthersAreNot(t *testing.T
 			t.Fatal(a)
 		}
 	}
-	if a := guess(); a.status != 429 || a.problem().Code != appliance.CodeRateLimited || a.header.Get("Retry-After") == "" {
+	if a := guess(); a.status != 429 || a.problem().Code != appliance.CodeRateLimited ||
+		a.header.Get("Retry-After") == "" {
 		t.Errorf("the fourth guess: %s", a)
 	}
 	if a := r.do("GET", "/functions/v1/attestor", ""); a.status != 429 {
@@ -89,7 +91,8 @@ func TestRequestsWithoutAValidKeyAreLimitedByAddressAndOthersAreNot(t *testing.T
 func TestABucketIsSharedByAnIPv6SubnetAndMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	same, other := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8:0:1::1")
-	if api.Network(same) != api.Network(netip.MustParseAddr("2001:db8::ffff:1")) || api.Network(same) == api.Network(other) {
+	if api.Network(same) != api.Network(netip.MustParseAddr("2001:db8::ffff:1")) ||
+		api.Network(same) == api.Network(other) {
 		t.Error("IPv6 addresses are not told apart by /64")
 	}
 	if v4 := netip.MustParseAddr("192.0.2.1"); api.Network(v4) != v4 {

@@ -38,7 +38,8 @@ func TestABodyOf100MBIsAnsweredAndNotReset(t *testing.T) {
 		if streamed {
 			reader = io.MultiReader(reader) // of unknown length, so it is chunked
 		}
-		a, err := r.try(http.DefaultClient, "POST", "http://"+r.address+attestPath, reader, "x-api-key", r.token, "Content-Type", "application/json")
+		a, err := r.try(http.DefaultClient, "POST", "http://"+r.address+attestPath, reader, "x-api-key", r.token,
+			"Content-Type", "application/json")
 		if err != nil || a.status != 413 || a.problem().Code != api.CodeBodyTooLarge || !a.last {
 			t.Errorf("chunked %v: %s, %v", streamed, a, err)
 		}
@@ -103,20 +104,28 @@ func TestBodiesThatAreNotWhatTheirHeadersSay(t *testing.T) {
 		code          appliance.Code
 	}{
 		{"longer than sent", r.head(length(len(good)+10)) + good, true, 400, api.CodeInvalidRequest},
-		{"much longer than sent", r.head(length(12<<10)) + good + strings.Repeat(" ", 9<<10), true, 400, api.CodeInvalidRequest},
+		{"much longer than sent", r.head(length(12<<10)) + good + strings.Repeat(" ", 9<<10), true, 400,
+			api.CodeInvalidRequest},
 		{"longer, and waiting", r.head(length(len(good)+10)) + good, false, 408, api.CodeRequestTimeout},
-		{"much longer, and waiting", r.head(length(12<<10)) + good + strings.Repeat(" ", 9<<10), false, 408, api.CodeRequestTimeout},
-		{"chunks without their end", r.head(chunkedHeader) + fmt.Sprintf("%x\r\n%s\r\n", len(good), good), true, 400, api.CodeInvalidRequest},
-		{"half a chunk", r.head(chunkedHeader) + fmt.Sprintf("%x\r\n%s", len(good)+10, good), true, 400, api.CodeInvalidRequest},
-		{"chunks, and waiting", r.head(chunkedHeader) + fmt.Sprintf("%x\r\n%s\r\n", len(good), good), false, 408, api.CodeRequestTimeout},
+		{"much longer, and waiting", r.head(length(12<<10)) + good + strings.Repeat(" ", 9<<10), false, 408,
+			api.CodeRequestTimeout},
+		{"chunks without their end", r.head(chunkedHeader) + fmt.Sprintf("%x\r\n%s\r\n", len(good), good), true, 400,
+			api.CodeInvalidRequest},
+		{"half a chunk", r.head(chunkedHeader) + fmt.Sprintf("%x\r\n%s", len(good)+10, good), true, 400,
+			api.CodeInvalidRequest},
+		{"chunks, and waiting", r.head(chunkedHeader) + fmt.Sprintf("%x\r\n%s\r\n", len(good), good), false, 408,
+			api.CodeRequestTimeout},
 		{"no chunks", r.head(chunkedHeader) + good, false, 400, api.CodeInvalidRequest},
 		{"both", r.head(chunkedHeader, length(len(good))) + chunked(good), false, 400, api.CodeInvalidRequest},
 		{"two lengths", r.head(length(len(good)), length(3)) + good, false, 400, api.CodeInvalidRequest},
-		{"the same length twice", r.head(length(len(good)), length(len(good))) + good, false, 400, api.CodeInvalidRequest},
-		{"another encoding", r.head("Transfer-Encoding: gzip, chunked") + chunked(good), false, 400, api.CodeInvalidRequest},
+		{"the same length twice", r.head(length(len(good)), length(len(good))) + good, false, 400,
+			api.CodeInvalidRequest},
+		{"another encoding", r.head("Transfer-Encoding: gzip, chunked") + chunked(good), false, 400,
+			api.CodeInvalidRequest},
 		{"no number", r.head("Content-Length: many") + good, false, 400, api.CodeInvalidRequest},
 		{"negative", r.head("Content-Length: -1") + good, false, 400, api.CodeInvalidRequest},
-		{"a length that overflows", r.head("Content-Length: 25000000000000000000") + good, false, 413, api.CodeBodyTooLarge},
+		{"a length that overflows", r.head("Content-Length: 25000000000000000000") + good, false, 413,
+			api.CodeBodyTooLarge},
 		{"half a request line", "POST /func", false, 408, api.CodeRequestTimeout},
 		{"half the headers", "POST / HTTP/1.1\r\nHost: x\r\nX-", false, 408, api.CodeRequestTimeout},
 		{"a space in a header's name", "GET /healthz HTTP/1.1\r\nHost : x\r\n\r\n", false, 400, api.CodeInvalidRequest},
@@ -161,7 +170,8 @@ func TestGoodBodiesHoweverTheyCome(t *testing.T) {
 		"chunked":           r.head(chunkedHeader) + chunked(good),
 		"long chunk":        r.head(chunkedHeader) + chunked(long),
 		"byte by byte":      r.head(chunkedHeader) + pieces.String() + "0\r\n\r\n",
-		"with a trailer":    r.head(chunkedHeader, "Trailer: X-T") + strings.TrimSuffix(chunked(good), "\r\n") + "X-T: 1\r\n\r\n",
+		"with a trailer": r.head(chunkedHeader, "Trailer: X-T") + strings.TrimSuffix(chunked(good), "\r\n") +
+			"X-T: 1\r\n\r\n",
 	} {
 		w := w
 		chunked := strings.Contains(request, chunkedHeader)

@@ -20,7 +20,8 @@ func FuzzParseRequest(f *testing.F) {
 	}
 	codes := []appliance.Code{
 		appliance.CodeInvalidJSON, appliance.CodeUnknownField, appliance.CodeMissingField, appliance.CodeDuplicateField,
-		appliance.CodeInvalidField, appliance.CodeInvalidAddress, appliance.CodeInvalidChecksum, appliance.CodeZeroAddress,
+		appliance.CodeInvalidField, appliance.CodeInvalidAddress, appliance.CodeInvalidChecksum,
+		appliance.CodeZeroAddress,
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		request, err := api.ParseRequest(body)
@@ -34,7 +35,8 @@ func FuzzParseRequest(f *testing.F) {
 		if err := json.Unmarshal(body, &members); err != nil || len(members) != 2 {
 			t.Fatalf("%q was accepted: %v", body, err)
 		}
-		for name, want := range map[string]appliance.Address{"unspendableAddress": request.UnspendableAddress, "beneficiary": request.Beneficiary} {
+		for name, want := range map[string]appliance.Address{"unspendableAddress": request.UnspendableAddress,
+			"beneficiary": request.Beneficiary} {
 			if got, err := appliance.ParseAddress(members[name]); err != nil || got != want {
 				t.Fatalf("%q: %s is %s, parsed as %s", body, name, got, want)
 			}

@@ -92,8 +92,10 @@ func newRig(t testing.TB, options ...func(*api.Options)) *rig {
 // testOptions returns the required options, without a log.
 func testOptions(a *appliance.Attestor) api.Options {
 	return api.Options{
-		Attestor: a, DefaultRate: appliance.Rate{PerSecond: 50}, AnonymousRate: appliance.Unlimited, LogRate: appliance.Unlimited, ErrorRate: appliance.Unlimited, AttestBodyLimit: 16 << 10,
-		RequestTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+		Attestor: a, DefaultRate: appliance.Rate{PerSecond: 50}, AnonymousRate: appliance.Unlimited,
+		LogRate: appliance.Unlimited, ErrorRate: appliance.Unlimited, AttestBodyLimit: 16 << 10,
+		RequestTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
+		IdleTimeout:    time.Minute,
 		MaxConnections: 1024, MaxConnectionsPerAddress: 1024, AnonymousIdleTimeout: time.Minute,
 		Logger: slog.New(slog.DiscardHandler),
 	}
@@ -110,7 +112,8 @@ func newAttestor(t testing.TB) (*appliance.Attestor, appliance.LogKey) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := bolt.Open(filepath.Join(t.TempDir(), "attestd.db"), bolt.Options{Signer: log.Signer, Verifier: log.Verifier})
+	store, err := bolt.Open(filepath.Join(t.TempDir(), "attestd.db"),
+		bolt.Options{Signer: log.Signer, Verifier: log.Verifier})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +129,8 @@ func newAttestor(t testing.TB) (*appliance.Attestor, appliance.LogKey) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &appliance.Attestor{Keys: store.Keys(), Journal: store.Journal(), Signer: signer, Scheme: scheme, Now: time.Now}, log
+	return &appliance.Attestor{Keys: store.Keys(), Journal: store.Journal(), Signer: signer, Scheme: scheme,
+		Now: time.Now}, log
 }
 
 func (r *rig) must(err error) {
@@ -153,7 +157,8 @@ func (r *rig) tellKeys() {
 	keys, err := r.attestor.Keys.List(context.Background())
 	r.must(err)
 	for _, key := range keys {
-		_, err := r.attestor.Journal.AppendEvent(context.Background(), appliance.Event{Kind: appliance.EventKeyCreated, By: "test", Details: key.Details()})
+		_, err := r.attestor.Journal.AppendEvent(context.Background(),
+			appliance.Event{Kind: appliance.EventKeyCreated, By: "test", Details: key.Details()})
 		r.must(err)
 	}
 }
@@ -208,7 +213,8 @@ func (r *rig) try(c *http.Client, method, url string, body io.Reader, headers ..
 		return answer{}, err
 	}
 	for i := 0; i < len(headers); i += 2 {
-		req.Header[http.CanonicalHeaderKey(headers[i])] = append(req.Header[http.CanonicalHeaderKey(headers[i])], headers[i+1])
+		req.Header[http.CanonicalHeaderKey(headers[i])] = append(req.Header[http.CanonicalHeaderKey(headers[i])],
+			headers[i+1])
 	}
 	resp, err := c.Do(req)
 	if err != nil {
@@ -221,7 +227,8 @@ func (r *rig) try(c *http.Client, method, url string, body io.Reader, headers ..
 
 func (r *rig) attest(headers ...string) answer {
 	r.Helper()
-	return r.do("POST", attestPath, good, append([]string{"x-api-key", r.token, "Content-Type", "application/json"}, headers...)...)
+	return r.do("POST", attestPath, good,
+		append([]string{"x-api-key", r.token, "Content-Type", "application/json"}, headers...)...)
 }
 
 // dial opens a raw connection.
@@ -295,7 +302,8 @@ func (g *gate) Sign(ctx context.Context, d appliance.Digest) (appliance.Signatur
 		select {
 		case <-release:
 		case <-ctx.Done():
-			return appliance.Signature{}, appliance.Errorf(appliance.CodeTimeout, "the HSM took too long").Because(ctx.Err())
+			return appliance.Signature{},
+				appliance.Errorf(appliance.CodeTimeout, "the HSM took too long").Because(ctx.Err())
 		}
 	}
 	if fault != nil {

@@ -50,8 +50,8 @@ type Options struct {
 
 	MaxConnections           int // open at once, from all clients
 	MaxConnectionsPerAddress int // from one client address (IPv6: one /64)
-	// AnonymousIdleTimeout replaces IdleTimeout until the client shows a valid API key. It also applies before the first
-	// request.
+	// AnonymousIdleTimeout replaces IdleTimeout until the client shows a valid API key. It also applies before the
+	// first request.
 	AnonymousIdleTimeout time.Duration
 
 	// Origins are the origins whose pages may request and read attestations (CORS), or AnyOrigin. Empty means no page.
@@ -227,7 +227,8 @@ func New(opts Options) (*Server, error) {
 		m.measure(opts.Registry, func() float64 { return s.pressure.factor(opts.Now()) })
 	}
 	s.httpServer = newHTTPServer(httpOptions{
-		Logger: opts.Logger, AccessLog: opts.AccessLog, Now: opts.Now, Metrics: m, TrustedProxies: opts.TrustedProxies, TLS: opts.TLS,
+		Logger: opts.Logger, AccessLog: opts.AccessLog, Now: opts.Now, Metrics: m, TrustedProxies: opts.TrustedProxies,
+		TLS:         opts.TLS,
 		ReadTimeout: opts.ReadTimeout, WriteTimeout: opts.WriteTimeout, IdleTimeout: opts.IdleTimeout,
 		Connections: connectionLimits{
 			Most: opts.MaxConnections, MostPerAddress: opts.MaxConnectionsPerAddress,
@@ -239,9 +240,11 @@ func New(opts Options) (*Server, error) {
 	s.pages = newPages(s.routes)
 	s.unmatched = func(c *fiber.Ctx, x *exchange) error { return s.admit(c, x, Route{}) }
 	s.onAnswer = s.answered
-	s.ready = &readiness{base: s.base, clock: opts.Now, logger: opts.Logger, look: func(ctx context.Context) map[string]error {
-		return failing(ctx, s.attestor, map[string]func() error{"replica": opts.ReplicaReady, "chain": opts.ChainReady})
-	}}
+	s.ready = &readiness{base: s.base, clock: opts.Now, logger: opts.Logger,
+		look: func(ctx context.Context) map[string]error {
+			return failing(ctx, s.attestor,
+				map[string]func() error{"replica": opts.ReplicaReady, "chain": opts.ChainReady})
+		}}
 	if opts.SharedRates != nil {
 		shared := newLeases(opts.SharedRates, opts.Logger)
 		s.keyAccounts = newAccounts(shared.of)
@@ -277,9 +280,12 @@ const (
 func (s *Server) ownRoutes() []Route {
 	own, anyone := s.opts.Origins, []string{AnyOrigin}
 	return []Route{
-		{Method: fiber.MethodPost, Path: attestPath, Scope: appliance.ScopeAttest, BodyLimit: s.opts.AttestBodyLimit, Origins: own, Handler: s.attest},
-		{Method: fiber.MethodGet, Path: attestPath + "/:id", Scope: appliance.ScopeAttest, Origins: own, Handler: s.readBack},
-		{Method: fiber.MethodPost, Path: cosignPath, Scope: appliance.ScopeCosign, BodyLimit: s.opts.AttestBodyLimit, Handler: s.cosign},
+		{Method: fiber.MethodPost, Path: attestPath, Scope: appliance.ScopeAttest, BodyLimit: s.opts.AttestBodyLimit,
+			Origins: own, Handler: s.attest},
+		{Method: fiber.MethodGet, Path: attestPath + "/:id", Scope: appliance.ScopeAttest, Origins: own,
+			Handler: s.readBack},
+		{Method: fiber.MethodPost, Path: cosignPath, Scope: appliance.ScopeCosign, BodyLimit: s.opts.AttestBodyLimit,
+			Handler: s.cosign},
 		{Method: fiber.MethodGet, Path: cosignPath, Scope: appliance.ScopeCosign, Handler: s.cosigner},
 		{Method: fiber.MethodGet, Path: "/functions/v1/attestor", Origins: anyone, Handler: s.describe},
 		{Method: fiber.MethodGet, Path: landingPath, Origins: anyone, Handler: s.landing},

@@ -35,7 +35,8 @@ func TestWhatIsUnavailableIsSaidWithRetryAfter(t *testing.T) {
 	if defect.status != 500 || defect.problem().Code != appliance.CodeInternal {
 		t.Error(defect)
 	}
-	if strings.Contains(a.String()+ready.String()+defect.String(), "CKR") || strings.Contains(defect.String(), "secret") {
+	if strings.Contains(a.String()+ready.String()+defect.String(), "CKR") ||
+		strings.Contains(defect.String(), "secret") {
 		t.Error("internals were shown")
 	}
 	if !strings.Contains(r.logs.String(), inside.Error()) {
@@ -56,7 +57,8 @@ func TestARequestThatTakesTooLongIsATimeout(t *testing.T) {
 	r := newRig(t, func(o *api.Options) { o.RequestTimeout = 20 * time.Millisecond })
 	_, release := r.signer.close()
 	defer release()
-	if a := r.attest(); a.status != 503 || a.problem().Code != appliance.CodeTimeout || a.header.Get("Retry-After") == "" {
+	if a := r.attest(); a.status != 503 || a.problem().Code != appliance.CodeTimeout ||
+		a.header.Get("Retry-After") == "" {
 		t.Error(a)
 	}
 }
@@ -65,10 +67,12 @@ func TestAPanicIsAnsweredLoggedAndSurvived(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.signer.fail(func() error { panic("the roof is on fire") })
-	if a := r.attest("X-Request-Id", "p1"); a.status != 500 || a.problem().Code != appliance.CodeInternal || a.problem().RequestID != "p1" || strings.Contains(a.String(), "roof") {
+	if a := r.attest("X-Request-Id", "p1"); a.status != 500 || a.problem().Code != appliance.CodeInternal ||
+		a.problem().RequestID != "p1" || strings.Contains(a.String(), "roof") {
 		t.Error(a)
 	}
-	if logged := r.logs.String(); !strings.Contains(logged, "the roof is on fire") || !strings.Contains(logged, "attest.go") {
+	if logged := r.logs.String(); !strings.Contains(logged, "the roof is on fire") ||
+		!strings.Contains(logged, "attest.go") {
 		t.Errorf("no stack in the log: %s", logged)
 	}
 	r.signer.fail(nil)
@@ -104,7 +108,8 @@ func TestHEADAndOPTIONS(t *testing.T) {
 func TestNewNamesEveryOptionThatIsMissing(t *testing.T) {
 	t.Parallel()
 	names := []string{
-		"Attestor", "DefaultRate", "AnonymousRate", "AttestBodyLimit", "RequestTimeout", "ReadTimeout", "WriteTimeout", "IdleTimeout",
+		"Attestor", "DefaultRate", "AnonymousRate", "AttestBodyLimit", "RequestTimeout", "ReadTimeout", "WriteTimeout",
+		"IdleTimeout",
 	}
 	s, err := api.New(api.Options{})
 	if s != nil || err == nil {
@@ -172,7 +177,8 @@ func TestNothingWaitsLongerThanTheRequestTimeout(t *testing.T) {
 			if test.withKey {
 				headers = []string{"x-api-key", r.token}
 			}
-			if a := r.do("GET", test.path, "", headers...); a.status != 503 || a.problem().Code != appliance.CodeTimeout {
+			if a := r.do("GET", test.path, "", headers...); a.status != 503 ||
+				a.problem().Code != appliance.CodeTimeout {
 				t.Error(a)
 			}
 		})

@@ -61,7 +61,8 @@ func TestShutdownGivesUpWhenItsContextEnds(t *testing.T) {
 	entered, release := r.signer.close()
 	defer release()
 	w := r.dial()
-	w.send("POST " + attestPath + " HTTP/1.1\r\nHost: x\r\nX-Api-Key: " + r.token + "\r\nContent-Type: application/json\r\nContent-Length: " + fmt.Sprint(len(good)) + "\r\n\r\n" + good)
+	w.send("POST " + attestPath + " HTTP/1.1\r\nHost: x\r\nX-Api-Key: " + r.token +
+		"\r\nContent-Type: application/json\r\nContent-Length: " + fmt.Sprint(len(good)) + "\r\n\r\n" + good)
 	<-entered
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -101,7 +102,8 @@ func TestARequestThatComesDuringShutdownIsRefused(t *testing.T) {
 	go func() { down <- second.Shutdown(context.Background()) }()
 	r.waitRefused()
 	w.send("ckpoint HTTP/1.1\r\nHost: x\r\n\r\n")
-	if a := w.receive(); a.status != 503 || a.problem().Code != appliance.CodeShuttingDown || !a.last || a.header.Get("Retry-After") == "" || a.header.Get("Access-Control-Allow-Origin") != "*" {
+	if a := w.receive(); a.status != 503 || a.problem().Code != appliance.CodeShuttingDown || !a.last ||
+		a.header.Get("Retry-After") == "" || a.header.Get("Access-Control-Allow-Origin") != "*" {
 		t.Errorf("%s %v", a, a.header)
 	}
 	w.receiveEnd()

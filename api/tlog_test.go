@@ -54,7 +54,10 @@ func TestTheLogIsReadThroughTiles(t *testing.T) {
 func (r *rig) entry(index int64) (e appliance.Entry) {
 	r.Helper()
 	found := errors.New("found")
-	err := r.attestor.Journal.Entries(context.Background(), index, func(each appliance.Entry) error { e = each; return found })
+	err := r.attestor.Journal.Entries(context.Background(), index, func(each appliance.Entry) error {
+		e = each
+		return found
+	})
 	if !errors.Is(err, found) {
 		r.Fatal(err)
 	}
@@ -65,20 +68,25 @@ func (r *rig) checkTileHeaders() {
 	r.Helper()
 	log := fmt.Sprintf("/log/%08x", r.log.Verifier.KeyHash())
 	full, partial := r.do("GET", log+"/tile/0/000", ""), r.do("GET", log+"/tile/0/001.p/44", "")
-	if full.status != 200 || len(full.body) != 8192 || !strings.Contains(full.header.Get("Cache-Control"), "immutable") || full.header.Get("Content-Type") != "application/octet-stream" {
+	if full.status != 200 || len(full.body) != 8192 || !strings.Contains(full.header.Get("Cache-Control"),
+		"immutable") || full.header.Get("Content-Type") != "application/octet-stream" {
 		r.Errorf("full tile: %d, %v", full.status, full.header)
 	}
-	if partial.status != 200 || len(partial.body) != 44*32 || strings.Contains(partial.header.Get("Cache-Control"), "immutable") {
+	if partial.status != 200 || len(partial.body) != 44*32 ||
+		strings.Contains(partial.header.Get("Cache-Control"), "immutable") {
 		r.Errorf("partial tile: %d, %v", partial.status, partial.header)
 	}
 	for _, path := range []string{"/log/tile/0/000", "/log/tile/0/001.p/44", "/log/checkpoint", log + "/checkpoint"} {
 		if a := r.do("GET", path, ""); a.status != 200 || a.header.Get("Cache-Control") != "no-cache" {
-			r.Errorf("%s: %d, Cache-Control %q: it changes when the journal goes on as another log", path, a.status, a.header.Get("Cache-Control"))
+			r.Errorf("%s: %d, Cache-Control %q: it changes when the journal goes on as another log", path, a.status,
+				a.header.Get("Cache-Control"))
 		}
 	}
 	for _, none := range []string{
-		"0/001", "0/001.p/45", "0/000.p/0", "0/000.p/256", "0/000.p/07", "0/0", "0/00", "0/x000/000", "0/x001/067", "00/000", "-1/000", "64/000",
-		"data/000", "entries/000", "1/001", "", "0", "0/", "0/000/", "0/000.p", "0/%30%30%30", "0/000.p/1/2", "999999999999999999999/000",
+		"0/001", "0/001.p/45", "0/000.p/0", "0/000.p/256", "0/000.p/07", "0/0", "0/00", "0/x000/000", "0/x001/067",
+		"00/000", "-1/000", "64/000",
+		"data/000", "entries/000", "1/001", "", "0", "0/", "0/000/", "0/000.p", "0/%30%30%30", "0/000.p/1/2",
+		"999999999999999999999/000",
 	} {
 		for _, prefix := range []string{"/log", log} {
 			a := r.do("GET", prefix+"/tile/"+none, "")
@@ -101,9 +109,11 @@ func TestALogThatGoesOnAsAnotherHasAnotherURL(t *testing.T) {
 		o.LogVerifier = old.VerifierText
 	})
 	r.attest()
-	for _, log := range []string{fmt.Sprintf("%08x", old.Verifier.KeyHash()), fmt.Sprintf("%08x", r.log.Verifier.KeyHash()), "00000000", "x"} {
+	for _, log := range []string{fmt.Sprintf("%08x", old.Verifier.KeyHash()),
+		fmt.Sprintf("%08x", r.log.Verifier.KeyHash()), "00000000", "x"} {
 		for _, path := range []string{"/checkpoint", "/tile/0/000.p/1"} {
-			if a := r.do("GET", "/log/"+log+path, ""); a.status != 404 || strings.Contains(a.header.Get("Cache-Control"), "immutable") {
+			if a := r.do("GET", "/log/"+log+path, ""); a.status != 404 ||
+				strings.Contains(a.header.Get("Cache-Control"), "immutable") {
 				t.Errorf("/log/%s%s: %s", log, path, a)
 			}
 		}

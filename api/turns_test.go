@@ -33,7 +33,8 @@ func (r *rig) askMany(token string, n, waiting int) <-chan answer {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	for range n {
 		go func() {
-			a, err := r.try(client, "POST", "http://"+r.address+attestPath, strings.NewReader(good), "x-api-key", token, "Content-Type", "application/json")
+			a, err := r.try(client, "POST", "http://"+r.address+attestPath, strings.NewReader(good), "x-api-key", token,
+				"Content-Type", "application/json")
 			if err == nil {
 				answers <- a
 			}

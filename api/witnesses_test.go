@@ -35,7 +35,8 @@ func TestWhatWitnessesHaveCosignedIsPublished(t *testing.T) {
 	t.Parallel()
 	const cosigned = "example.com/log\n1\n\n\n— w1 x\n"
 	r := newRig(t, func(o *api.Options) { o.Witnesses = witnesses{published: cosigned} })
-	if a := r.do("GET", "/log/checkpoint", ""); a.status != 200 || string(a.body) != cosigned || a.header.Get("Content-Type") != "text/plain; charset=utf-8" {
+	if a := r.do("GET", "/log/checkpoint", ""); a.status != 200 || string(a.body) != cosigned ||
+		a.header.Get("Content-Type") != "text/plain; charset=utf-8" {
 		t.Errorf("%s", a)
 	}
 }
@@ -51,7 +52,8 @@ func TestTheAdminSocketTellsOfWitnesses(t *testing.T) {
 		t.Errorf("none: %v", err)
 	}
 	newest, err := none.client.Checkpoint(t.Context())
-	if published, publishedErr := none.client.Published(t.Context()); err != nil || publishedErr != nil || string(published) != string(newest) {
+	if published, publishedErr := none.client.Published(t.Context()); err != nil || publishedErr != nil ||
+		string(published) != string(newest) {
 		t.Errorf("none: %v, %v, %s", err, publishedErr, published)
 	}
 
@@ -61,7 +63,8 @@ func TestTheAdminSocketTellsOfWitnesses(t *testing.T) {
 		t.Fatal(a)
 	}
 	first := o.entry(0)
-	if e, proof, err := o.client.ProveWitnessed(t.Context(), first.ID()); err != nil || proof.Checkpoint != cosigned || e.Index != 0 || len(e.Leaf) == 0 {
+	if e, proof, err := o.client.ProveWitnessed(t.Context(), first.ID()); err != nil || proof.Checkpoint != cosigned ||
+		e.Index != 0 || len(e.Leaf) == 0 {
 		t.Errorf("%v, %+v", err, proof)
 	}
 	if published, err := o.client.Published(t.Context()); err != nil || string(published) != cosigned {

@@ -37,7 +37,8 @@ type Attestation struct {
 // the hash; see Scheme.Digest. The SignerAddress of a quorum is a contract, which does not sign: use VerifyQuorum.
 func (a Attestation) Verify() error {
 	if a.Signature.Joined != "" {
-		return errors.New("a quorum signed this attestation, for a contract: check it with the addresses of the members")
+		return errors.New(
+			"a quorum signed this attestation, for a contract: check it with the addresses of the members")
 	}
 	signer, err := a.Signature.Recover(a.Hash)
 	if err != nil {
@@ -57,10 +58,13 @@ type Record struct {
 	Domain         *EIP712Domain `json:"domain,omitempty"` // only for SchemeEIP712
 	KeyID          string        `json:"keyId"`            // public id of the API key that requested it
 	IdempotencyKey string        `json:"idempotencyKey,omitempty"`
-	Coordinator    string        `json:"coordinator,omitempty"` // origin of the log of the appliance for which this one cosigned
-	Quorum         *Quorum       `json:"quorum,omitempty"`      // nil unless several appliances signed
-	Time           time.Time     `json:"time"`                  // UTC; set by the journal, never earlier than the previous record
-	Salt           Salt          `json:"salt"`                  // prevents guessing the addresses from the leaf's public hash
+	// origin of the log of the appliance for which this one cosigned
+	Coordinator string  `json:"coordinator,omitempty"`
+	Quorum      *Quorum `json:"quorum,omitempty"` // nil unless several appliances signed
+	// UTC; set by the journal, never earlier than the previous record
+	Time time.Time `json:"time"`
+	// prevents guessing the addresses from the leaf's public hash
+	Salt Salt `json:"salt"`
 }
 
 // Verify checks the record on its own: the hash is the digest of its addresses under its scheme, and the signature
@@ -214,8 +218,8 @@ func (sig Signature) MarshalJSON() ([]byte, error) {
 }
 
 // UnmarshalJSON reads the output of MarshalJSON. The member bytes may be missing, as in a leaf. If present, it must
-// equal r, s and v, or be several signatures with r, s and v among them, so that a contract gets the same signature that
-// was checked.
+// equal r, s and v, or be several signatures with r, s and v among them, so that a contract gets the same signature
+// that was checked.
 func (sig *Signature) UnmarshalJSON(data []byte) error {
 	var j signatureJSON
 	if err := json.Unmarshal(data, &j); err != nil {
@@ -230,7 +234,8 @@ func (sig *Signature) UnmarshalJSON(data []byte) error {
 	joined, err := hex.DecodeString(digits)
 	sig.Joined = string(joined)
 	if err != nil || len(joined)%len(b) != 0 || !slices.Contains(sig.parts(), Signature{R: j.R, S: j.S, V: j.V}) {
-		return errors.New("signature.bytes must be the concatenation of r, s and v, or of several such signatures with this one among them")
+		return errors.New(
+			"signature.bytes must be the concatenation of r, s and v, or of several such signatures with this one among them")
 	}
 	return nil
 }

@@ -132,7 +132,8 @@ func TestAttestationsHaveTheInterfacesJSON(t *testing.T) {
 	if v, ok := signature["v"].(float64); !ok || v != 27 && v != 28 {
 		t.Errorf("v is %v", signature["v"])
 	}
-	if want := fmt.Sprintf("%s%s%02x", signature["r"], signature["s"].(string)[2:], int(signature["v"].(float64))); signature["bytes"] != want {
+	if want := fmt.Sprintf("%s%s%02x", signature["r"], signature["s"].(string)[2:],
+		int(signature["v"].(float64))); signature["bytes"] != want {
 		t.Errorf("bytes is %v, not %s", signature["bytes"], want)
 	}
 	if len(generic) != 4 || len(signature) != 4 || generic["signerAddress"] != address.String() {

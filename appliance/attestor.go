@@ -48,8 +48,8 @@ type Attestor struct {
 	// attestation of that address, if the policy is WarnOfSecond. It may be nil.
 	Second func(e Entry, first Record)
 
-	// Cosign asks all other members of the quorum for their signatures and returns at once. join waits until enough have
-	// signed, and returns their signatures with the given one. Nil means that this appliance signs alone.
+	// Cosign asks all other members of the quorum for their signatures and returns at once. join waits until enough
+	// have signed, and returns their signatures with the given one. Nil means that this appliance signs alone.
 	Cosign func(ctx context.Context, r CosignRequest) (join func(own Attestation) (*Quorum, error))
 
 	// Uses counts the signatures of each API key. It may be nil.
@@ -196,7 +196,8 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 		return Entry{}, false, Errorf(CodeInternal, "cannot generate an id").Because(err)
 	}
 	r := Record{
-		Attestation:    Attestation{ID: id, Hash: a.Scheme.Digest(call.Request), SignerAddress: signer.Signer.Address()},
+		Attestation: Attestation{ID: id, Hash: a.Scheme.Digest(call.Request),
+			SignerAddress: signer.Signer.Address()},
 		Request:        call.Request,
 		Scheme:         string(a.Scheme.Name),
 		Domain:         a.Scheme.Domain,
@@ -225,7 +226,8 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 
 // signAll signs, and joins the signatures of the other members of the quorum. Without a quorum, the second result is
 // nil.
-func (a *Attestor) signAll(ctx context.Context, own Attestation, signer *seat, call Call) (s Signature, q *Quorum, err error) {
+func (a *Attestor) signAll(ctx context.Context, own Attestation, signer *seat,
+	call Call) (s Signature, q *Quorum, err error) {
 	if a.Cosign == nil || call.Coordinator != "" {
 		s, err = a.sign(ctx, signer, call.Key.ID, own.Hash)
 		return s, nil, err
@@ -368,7 +370,8 @@ func (r *repeats) enter(ctx context.Context, name string) (done func(), err erro
 		select {
 		case <-first:
 		case <-ctx.Done():
-			return nil, Errorf(CodeTimeout, "another request with this Idempotency-Key is in progress").Because(fmt.Errorf("wait: %w", ctx.Err()))
+			return nil, Errorf(CodeTimeout,
+				"another request with this Idempotency-Key is in progress").Because(fmt.Errorf("wait: %w", ctx.Err()))
 		}
 	}
 }

@@ -165,7 +165,8 @@ func TestAClosedTokenFailsTheCallAndRecordsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.Signer = signer
-	if _, _, err := a.Attest(t.Context(), appliance.Call{Key: key, Request: request}); appliance.CodeOf(err) != appliance.CodeHSMUnavailable {
+	if _, _, err := a.Attest(t.Context(),
+		appliance.Call{Key: key, Request: request}); appliance.CodeOf(err) != appliance.CodeHSMUnavailable {
 		t.Errorf("%v, want %s", err, appliance.CodeHSMUnavailable)
 	}
 	if err := a.Ready(t.Context()); err == nil {

@@ -89,7 +89,9 @@ func quorumRules(threshold int, members []*ecdsa.PrivateKey, digest appliance.Di
 		signers = append(signers, crypto.PubkeyToAddress(*public))
 	}
 	for i, signer := range signers {
-		isMember := slices.ContainsFunc(members, func(key *ecdsa.PrivateKey) bool { return memberAddress(key) == signer })
+		isMember := slices.ContainsFunc(members, func(key *ecdsa.PrivateKey) bool {
+			return memberAddress(key) == signer
+		})
 		if !isMember || i > 0 && signer.Cmp(signers[i-1]) <= 0 {
 			return false
 		}

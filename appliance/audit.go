@@ -87,9 +87,9 @@ const MaxDamages = 1000
 // OK reports whether no damage was found.
 func (r AuditReport) OK() bool { return len(r.Damages) == 0 }
 
-// Audit checks a journal block by block, in order, independent of the source of the leaves: Check verifies each record's
-// form, digest and signature on all processors, and Add the order in time and the tree of the leaf hashes. Audit keeps
-// only the tree's right edge. It is not safe for concurrent use.
+// Audit checks a journal block by block, in order, independent of the source of the leaves: Check verifies each
+// record's form, digest and signature on all processors, and Add the order in time and the tree of the leaf hashes.
+// Audit keeps only the tree's right edge. It is not safe for concurrent use.
 type Audit struct {
 	verifier note.Verifier
 	earlier  *tlog.Tree // nil without an earlier checkpoint, or if that is of an old log
@@ -210,7 +210,8 @@ func (a *Audit) continued(index int64, c CheckedLeaf) {
 		return
 	}
 	if index != int64(len(a.old)) {
-		a.Report(Damage{Index: index, ID: c.ID(), Part: "event", Detail: "only a log's first leaf can continue another log"})
+		a.Report(Damage{Index: index, ID: c.ID(), Part: "event",
+			Detail: "only a log's first leaf can continue another log"})
 		return
 	}
 	old, _ := c.Event.Continuation()
@@ -267,14 +268,16 @@ func (a *Audit) Finish(checkpoint []byte) AuditReport {
 		}
 	}
 	if a.earlier != nil && a.earlier.N > a.report.Size {
-		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("the earlier checkpoint has %d records, the journal only %d", a.earlier.N, a.report.Size)})
+		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf(
+			"the earlier checkpoint has %d records, the journal only %d", a.earlier.N, a.report.Size)})
 	}
 	tree, err := OpenCheckpoint(checkpoint, a.verifier)
 	switch {
 	case err != nil:
 		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: err.Error()})
 	case tree.N != a.report.Size:
-		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: fmt.Sprintf("covers %d records, the journal has %d", tree.N, a.report.Size)})
+		a.Report(Damage{Index: -1, Part: "checkpoint",
+			Detail: fmt.Sprintf("covers %d records, the journal has %d", tree.N, a.report.Size)})
 	case tree.Hash != root:
 		a.Report(Damage{Index: -1, Part: "checkpoint", Detail: "its root hash differs from the records' root hash"})
 	}

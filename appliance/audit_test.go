@@ -220,7 +220,8 @@ func TestDamageNamesTheRecord(t *testing.T) {
 	}{
 		{appliance.Damage{Index: -1, Part: "checkpoint", Detail: "is old"}, "checkpoint: is old"},
 		{appliance.Damage{Index: 3, Part: "tree", Detail: "is wrong"}, "record 3: tree: is wrong"},
-		{appliance.Damage{Index: 3, ID: id, Part: "tree", Detail: "is wrong"}, "record 3 (01890a5d-ac96-774b-bcce-b302099a8057): tree: is wrong"},
+		{appliance.Damage{Index: 3, ID: id, Part: "tree", Detail: "is wrong"},
+			"record 3 (01890a5d-ac96-774b-bcce-b302099a8057): tree: is wrong"},
 	} {
 		if got := test.damage.String(); got != test.want {
 			t.Errorf("%q, not %q", got, test.want)
@@ -240,7 +241,8 @@ func TestAuditNamesContradictionsOfThisLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	var want appliance.Event
-	for _, checkpoint := range [][]byte{foreign, l.checkpoints[2]} { // of a log that this one might have continued; of this one
+	for _, checkpoint := range [][]byte{foreign, l.checkpoints[2]} {
+		// of a log that this one might have continued; of this one
 		want = appliance.Event{Kind: appliance.EventContradiction, Details: map[string]string{
 			appliance.DetailWitness: "w1", appliance.DetailWitnessKey: "w1.example+01020304",
 			appliance.DetailReason: "it has cosigned 5 records", appliance.DetailCheckpoint: string(checkpoint),
@@ -255,7 +257,8 @@ func TestAuditNamesContradictionsOfThisLog(t *testing.T) {
 		audit.Leaf(leaf)
 	}
 	found := audit.Finish(nil).Contradictions
-	if len(found) != 1 || found[0].Index != 1 || found[0].ID != want.ID || found[0].Witness != "w1" || found[0].Key != "w1.example+01020304" {
+	if len(found) != 1 || found[0].Index != 1 || found[0].ID != want.ID || found[0].Witness != "w1" ||
+		found[0].Key != "w1.example+01020304" {
 		t.Errorf("contradictions: %+v", found)
 	}
 }
@@ -263,7 +266,8 @@ func TestAuditNamesContradictionsOfThisLog(t *testing.T) {
 func TestACheckpointHasNoEmptyLine(t *testing.T) {
 	l := newAuditLog(t, 1)
 	text, _, _ := strings.Cut(string(l.checkpoints[1]), "\n\n")
-	for extension, good := range map[string]bool{"": true, "one\n": true, "one\ntwo\n": true, "\n": false, "one\n\n": false, "\none\n": false, "one\n\ntwo\n": false} {
+	for extension, good := range map[string]bool{"": true, "one\n": true, "one\ntwo\n": true, "\n": false,
+		"one\n\n": false, "\none\n": false, "one\n\ntwo\n": false} {
 		signed, err := note.Sign(&note.Note{Text: text + "\n" + extension}, l.key.Signer)
 		if err != nil {
 			t.Fatal(err)
@@ -271,7 +275,8 @@ func TestACheckpointHasNoEmptyLine(t *testing.T) {
 		if _, err := appliance.OpenCheckpoint(signed, l.key.Verifier); (err == nil) != good {
 			t.Errorf("extension lines %q: %v", extension, err)
 		}
-		if origin, tree, err := appliance.ReadCheckpoint(signed); (err == nil) != good || good && (origin != "example.com/log" || tree.N != 1) {
+		if origin, tree, err := appliance.ReadCheckpoint(signed); (err == nil) != good || good &&
+			(origin != "example.com/log" || tree.N != 1) {
 			t.Errorf("extension lines %q: read %q, %v, %v", extension, origin, tree, err)
 		}
 	}

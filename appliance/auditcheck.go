@@ -110,8 +110,8 @@ func (t *tables) add(a Attestation) {
 	t.of.Store(&all)
 }
 
-// Ahead calls read for the blocks from 0 to n-1, as many at a time as there are processors, and add with each result, in
-// order. So a store is read while leaves are checked. Ahead returns the first error, when the reads have ended.
+// Ahead calls read for the blocks from 0 to n-1, as many at a time as there are processors, and add with each result,
+// in order. So a store is read while leaves are checked. Ahead returns the first error, when the reads have ended.
 func Ahead[T any](n int64, read func(block int64) (T, error), add func(block int64, result T) error) error {
 	type outcome struct {
 		result T

@@ -194,8 +194,10 @@ func TestBlocksThatAreReadAheadAreAddedInOrder(t *testing.T) {
 				}
 				return nil
 			})
-			if failed := test.badRead >= 0 || test.badAdd >= 0; errors.Is(err, broken) != failed || added != test.added || reading.Load() != 0 {
-				t.Errorf("%v after %d blocks, %d are being read; want %d blocks", err, added, reading.Load(), test.added)
+			if failed := test.badRead >= 0 || test.badAdd >= 0; errors.Is(err, broken) != failed ||
+				added != test.added || reading.Load() != 0 {
+				t.Errorf("%v after %d blocks, %d are being read; want %d blocks", err, added, reading.Load(),
+					test.added)
 			}
 		})
 	}

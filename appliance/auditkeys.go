@@ -74,7 +74,8 @@ func (a *Audit) Keys(before, now []APIKey) {
 			}
 		}
 		if fault != "" {
-			a.Report(Damage{Index: -1, ID: uuid.Nil, Part: "api_key", Detail: fmt.Sprintf("%s (%q): %s", k.ID, k.Name, fault)})
+			a.Report(Damage{Index: -1, ID: uuid.Nil, Part: "api_key",
+				Detail: fmt.Sprintf("%s (%q): %s", k.ID, k.Name, fault)})
 		}
 	}
 }

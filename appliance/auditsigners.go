@@ -39,8 +39,8 @@ type signers struct {
 	more  int64 // records by signers beyond maxSigners
 }
 
-// add takes the next leaf, which must have passed Audit.Check. For a record, it returns the number of records of the same
-// signer so far.
+// add takes the next leaf, which must have passed Audit.Check. For a record, it returns the number of records of the
+// same signer so far.
 func (s *signers) add(index int64, e Entry) int64 {
 	if e.Event != nil {
 		for _, address := range e.Event.Signers() {
@@ -97,7 +97,8 @@ func (s *signers) finish() (all []AuditedSigner, damages []Damage) {
 		if len(s.opts.Signers) > 0 {
 			who = "which is not in --signer"
 		}
-		damages = append(damages, Damage{Index: a.First, Part: "signer", Detail: fmt.Sprintf("signed by %s, %s: %s", a.Address, who, a.span())})
+		damages = append(damages, Damage{Index: a.First, Part: "signer",
+			Detail: fmt.Sprintf("signed by %s, %s: %s", a.Address, who, a.span())})
 	}
 	if s.more > 0 && !s.opts.AnySigner {
 		damages = append(damages, Damage{Index: -1, Part: "signer", Detail: fmt.Sprintf("more than %d signers exist; "+

@@ -56,7 +56,9 @@ func eventLeaf(t *testing.T, kind appliance.EventKind, detail, value string) []b
 
 // signersTest describes a journal in letters: records signed by keys 1 to 9, and events that name keys.
 type signersTest struct {
-	leaves string // digits are records; s12 is a start with keys 1 and 2, +3 adds key 3, x1 is another kind of event with the address of key 1
+	// digits are records; s12 is a start with keys 1 and 2, +3 adds key 3, x1 is another kind of event with the address
+	// of key 1
+	leaves string
 	opts   appliance.VerifyOptions
 	want   string // each signer: key, first, last, records, known
 	faults []string
@@ -71,22 +73,32 @@ func TestAnAuditNamesWhoSigned(t *testing.T) {
 		return o
 	}
 	for name, test := range map[string]signersTest{
-		"nobody":                              {leaves: "", want: ""},
-		"a start names the key":               {leaves: "s1 1 1", want: "1: 1-2 2 event"},
-		"a start names several":               {leaves: "s12 1 2 1", want: "1: 1-3 2 event; 2: 2-2 1 event"},
-		"a record is there before the start":  {leaves: "1 s1 1", want: "1: 0-2 2 event"},
-		"a key that is added":                 {leaves: "s1 1 +2 2", want: "1: 1-1 1 event; 2: 3-3 1 event"},
-		"a journal without events":            {leaves: "1 1", want: "1: 0-1 2 first"},
-		"a second key without events":         {leaves: "1 2 1 2", want: "1: 0-2 2 first; 2: 1-3 2 unknown", faults: []string{"1: signed by KEY2, which is neither the appliance's signer nor named by an event of the journal: 2 of the records 1 to 3"}},
-		"a first key that no event names":     {leaves: "s1 2 1", want: "2: 1-1 1 unknown; 1: 2-2 1 event", faults: []string{"1: signed by KEY2, which is neither"}},
-		"another event says nothing":          {leaves: "s1 1 x2 2", want: "1: 1-1 1 event; 2: 3-3 1 unknown", faults: []string{"3: signed by KEY2, which is neither"}},
-		"the caller names the key":            {leaves: "s1 1 1", opts: given(1), want: "1: 1-2 2 given"},
-		"the caller names another":            {leaves: "s1 1 1", opts: given(2), want: "1: 1-2 2 unknown", faults: []string{"1: signed by KEY1, which is not in --signer: records 1 to 2"}},
-		"the caller names one of two":         {leaves: "s12 1 2", opts: given(1, 3), want: "1: 1-1 1 given; 2: 2-2 1 unknown", faults: []string{"2: signed by KEY2, which is not in --signer: record 2"}},
-		"the appliance's own":                 {leaves: "s1 1 2", opts: appliance.VerifyOptions{Own: given(2).Signers}, want: "1: 1-1 1 event; 2: 2-2 1 own"},
-		"the first is not the appliance's":    {leaves: "1 1", opts: appliance.VerifyOptions{Own: given(2).Signers}, want: "1: 0-1 2 unknown", faults: []string{"0: signed by KEY1, which is neither"}},
-		"whoever signed":                      {leaves: "s1 2", opts: appliance.VerifyOptions{AnySigner: true}, want: "2: 1-1 1 unknown"},
-		"the caller's word is above the rest": {leaves: "s1 1", opts: appliance.VerifyOptions{Signers: given(2).Signers, Own: given(1).Signers}, want: "1: 1-1 1 unknown", faults: []string{"1: signed by KEY1, which is not in"}},
+		"nobody":                             {leaves: "", want: ""},
+		"a start names the key":              {leaves: "s1 1 1", want: "1: 1-2 2 event"},
+		"a start names several":              {leaves: "s12 1 2 1", want: "1: 1-3 2 event; 2: 2-2 1 event"},
+		"a record is there before the start": {leaves: "1 s1 1", want: "1: 0-2 2 event"},
+		"a key that is added":                {leaves: "s1 1 +2 2", want: "1: 1-1 1 event; 2: 3-3 1 event"},
+		"a journal without events":           {leaves: "1 1", want: "1: 0-1 2 first"},
+		"a second key without events": {leaves: "1 2 1 2", want: "1: 0-2 2 first; 2: 1-3 2 unknown",
+			faults: []string{"1: signed by KEY2, which is neither the appliance's signer nor named by an event of the journal: 2 of the records 1 to 3"}},
+		"a first key that no event names": {leaves: "s1 2 1", want: "2: 1-1 1 unknown; 1: 2-2 1 event",
+			faults: []string{"1: signed by KEY2, which is neither"}},
+		"another event says nothing": {leaves: "s1 1 x2 2", want: "1: 1-1 1 event; 2: 3-3 1 unknown",
+			faults: []string{"3: signed by KEY2, which is neither"}},
+		"the caller names the key": {leaves: "s1 1 1", opts: given(1), want: "1: 1-2 2 given"},
+		"the caller names another": {leaves: "s1 1 1", opts: given(2), want: "1: 1-2 2 unknown",
+			faults: []string{"1: signed by KEY1, which is not in --signer: records 1 to 2"}},
+		"the caller names one of two": {leaves: "s12 1 2", opts: given(1, 3),
+			want:   "1: 1-1 1 given; 2: 2-2 1 unknown",
+			faults: []string{"2: signed by KEY2, which is not in --signer: record 2"}},
+		"the appliance's own": {leaves: "s1 1 2", opts: appliance.VerifyOptions{Own: given(2).Signers},
+			want: "1: 1-1 1 event; 2: 2-2 1 own"},
+		"the first is not the appliance's": {leaves: "1 1", opts: appliance.VerifyOptions{Own: given(2).Signers},
+			want: "1: 0-1 2 unknown", faults: []string{"0: signed by KEY1, which is neither"}},
+		"whoever signed": {leaves: "s1 2", opts: appliance.VerifyOptions{AnySigner: true},
+			want: "2: 1-1 1 unknown"},
+		"the caller's word is above the rest": {leaves: "s1 1", opts: appliance.VerifyOptions{Signers: given(2).Signers,
+			Own: given(1).Signers}, want: "1: 1-1 1 unknown", faults: []string{"1: signed by KEY1, which is not in"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -37,7 +37,8 @@ func (r Record) keccakSteps(scheme Scheme) []Step {
 		{"Keccak256 of these 40 bytes", keccak256(r.Request).String()},
 	}
 	if scheme.Name == SchemeKeccak256BN254 {
-		steps = append(steps, Step{"Its first byte set to 0, so that it is a scalar of BN254", scheme.Digest(r.Request).String()})
+		steps = append(steps,
+			Step{"Its first byte set to 0, so that it is a scalar of BN254", scheme.Digest(r.Request).String()})
 	}
 	return steps
 }
@@ -47,7 +48,8 @@ func (r Record) mimcSteps() []Step {
 	return []Step{
 		{"The unspendable address as an element of BN254's scalar field", hexOf(unspendable[:])},
 		{"The beneficiary as an element of BN254's scalar field", hexOf(beneficiary[:])},
-		{"MiMC of both elements (Miyaguchi-Preneel, exponent 5, 110 rounds, seed \"seed\")", mimcBN254(r.Request).String()},
+		{"MiMC of both elements (Miyaguchi-Preneel, exponent 5, 110 rounds, seed \"seed\")",
+			mimcBN254(r.Request).String()},
 	}
 }
 
@@ -59,8 +61,10 @@ func (r Record) eip712Steps() []Step {
 		{"The domain's values, encoded", hexOf(values)},
 		{"The domain separator: keccak256 of the hash of the type and of the values", separator.String()},
 		{"The type of the signed struct", attestationType},
-		{"The struct hash: keccak256 of the hash of the type and of both addresses as words of 32 bytes", hash.String()},
-		{"0x1901, the domain separator and the struct hash, 66 bytes", hexOf(slices.Concat([]byte{0x19, 0x01}, separator[:], hash[:]))},
+		{"The struct hash: keccak256 of the hash of the type and of both addresses as words of 32 bytes",
+			hash.String()},
+		{"0x1901, the domain separator and the struct hash, 66 bytes",
+			hexOf(slices.Concat([]byte{0x19, 0x01}, separator[:], hash[:]))},
 		{"Keccak256 of these 66 bytes", eip712(separator, r.Request).String()},
 	}
 }

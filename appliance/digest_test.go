@@ -94,7 +94,8 @@ func mimcByDefinition(blocks ...[]byte) *big.Int {
 func TestEIP712IsThatOfGoEthereumForEveryShapeOfDomain(t *testing.T) {
 	contract := request.UnspendableAddress
 	for _, d := range []appliance.EIP712Domain{
-		*domain, {Name: "ZAsset"}, {Version: "2"}, {ChainID: 8453}, {VerifyingContract: &contract}, {Name: "ZAsset", ChainID: 1 << 63},
+		*domain, {Name: "ZAsset"}, {Version: "2"}, {ChainID: 8453}, {VerifyingContract: &contract},
+		{Name: "ZAsset", ChainID: 1 << 63},
 	} {
 		forRandomRequests(func(r appliance.Request) {
 			want, _, err := apitypes.TypedDataAndHash(typedData(d, r))
@@ -111,8 +112,10 @@ func TestEIP712IsThatOfGoEthereumForEveryShapeOfDomain(t *testing.T) {
 func typedData(d appliance.EIP712Domain, r appliance.Request) apitypes.TypedData {
 	typed := apitypes.TypedData{
 		PrimaryType: "Attestation",
-		Types:       apitypes.Types{"Attestation": {{Name: "unspendableAddress", Type: "address"}, {Name: "beneficiary", Type: "address"}}},
-		Message:     apitypes.TypedDataMessage{"unspendableAddress": r.UnspendableAddress.String(), "beneficiary": r.Beneficiary.String()},
+		Types: apitypes.Types{"Attestation": {{Name: "unspendableAddress", Type: "address"},
+			{Name: "beneficiary", Type: "address"}}},
+		Message: apitypes.TypedDataMessage{"unspendableAddress": r.UnspendableAddress.String(),
+			"beneficiary": r.Beneficiary.String()},
 	}
 	member := func(present bool, name, kind string) {
 		if present {

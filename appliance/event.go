@@ -42,7 +42,8 @@ const (
 	EventHalted         EventKind = "halted"
 	EventPolicy         EventKind = "policy_loaded"
 	EventSecond         EventKind = "second_beneficiary" // see WarnOfSecond
-	EventRefused        EventKind = "refused"            // an authorised request was refused; limited to RefusalsPerMinute
+	// an authorised request was refused; limited to RefusalsPerMinute
+	EventRefused EventKind = "refused"
 
 	// EventContradiction records that a witness has cosigned another history of the log; see Contradiction.
 	EventContradiction EventKind = "witness_contradiction"
@@ -224,7 +225,8 @@ const (
 
 // Event returns the event without By, ID, Time and Salt.
 func (c Continuation) Event() Event {
-	details := map[string]string{detailLog: c.Log, detailOrigin: c.Origin, detailSurviving: c.Surviving, detailReason: c.Reason}
+	details := map[string]string{detailLog: c.Log, detailOrigin: c.Origin, detailSurviving: c.Surviving,
+		detailReason: c.Reason}
 	if c.Published != "" {
 		details[detailPublished] = c.Published
 	}
@@ -235,7 +237,8 @@ func (c Continuation) Event() Event {
 func (e Event) Continuation() (c Continuation, ok bool) {
 	d := e.Details
 	return Continuation{
-		Log: d[detailLog], Origin: d[detailOrigin], Published: d[detailPublished], Surviving: d[detailSurviving], Reason: d[detailReason],
+		Log: d[detailLog], Origin: d[detailOrigin], Published: d[detailPublished], Surviving: d[detailSurviving],
+		Reason: d[detailReason],
 		NewKey: d[detailNewKey],
 	}, e.Kind == EventLogContinued
 }
@@ -302,7 +305,9 @@ func NextOrigin(origin string, now time.Time) string {
 
 // validReason returns an error unless the reason is one line of at most 1000 bytes.
 func validReason(reason string) error {
-	if strings.TrimSpace(reason) == "" || len(reason) > 1000 || strings.ContainsFunc(reason, func(r rune) bool { return r < ' ' }) {
+	if strings.TrimSpace(reason) == "" || len(reason) > 1000 || strings.ContainsFunc(reason, func(r rune) bool {
+		return r < ' '
+	}) {
 		return errors.New("a reason is required: one line of at most 1000 bytes")
 	}
 	return nil

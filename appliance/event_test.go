@@ -22,7 +22,8 @@ func newContinuedLog(t testing.TB, published, left int) (c continuedLog) {
 	t.Helper()
 	c.old = newAuditLog(t, published)
 	var err error
-	c.event, err = appliance.NewContinuation(c.old.key, c.old.checkpoints[left], c.old.checkpoints[published], "a test", "root", time.Now())
+	c.event, err = appliance.NewContinuation(c.old.key, c.old.checkpoints[left], c.old.checkpoints[published], "a test",
+		"root", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,17 +65,21 @@ func TestAuditOfAContinuedLog(t *testing.T) {
 		earlier []byte
 		fault   string // empty: no damage
 	}{
-		"whole":                                 {c.leaves, nil, ""},
-		"with what came since":                  {append(c.leaves[:10:10], c.old.leaves[11]), nil, ""},
-		"an earlier checkpoint of the old log":  {c.leaves, c.old.checkpoints[5], ""},
-		"the last of it that is left":           {c.leaves, c.old.checkpoints[9], ""},
-		"one of what was lost":                  {c.leaves, c.old.checkpoints[12], "has 12 records of example.com/log+"},
+		"whole":                                {c.leaves, nil, ""},
+		"with what came since":                 {append(c.leaves[:10:10], c.old.leaves[11]), nil, ""},
+		"an earlier checkpoint of the old log": {c.leaves, c.old.checkpoints[5], ""},
+		"the last of it that is left":          {c.leaves, c.old.checkpoints[9], ""},
+		"one of what was lost": {c.leaves, c.old.checkpoints[12],
+			"has 12 records of example.com/log+"},
 		"one of what was lost names the reason": {c.leaves, c.old.checkpoints[11], "continues only 9 of them: a test"},
-		"one of another log":                    {c.leaves, newContinuedLog(t, 5, 5).old.checkpoints[5], "and this log does not continue that one"},
-		"a record of the old log is another":    {changed, nil, "differ from the old log's checkpoint"},
-		"and the earlier checkpoint tells":      {changed, c.old.checkpoints[5], "the first 5 records of the old log"},
-		"a record of the old log is missing":    {c.leaves[:9], nil, "continues a log of 9 records, but only 8 come after it"},
-		"the event is not the first":            {append([][]byte{c.old.leaves[0]}, c.leaves...), nil, "only a log's first leaf can continue"},
+		"one of another log": {c.leaves, newContinuedLog(t, 5, 5).old.checkpoints[5],
+			"and this log does not continue that one"},
+		"a record of the old log is another": {changed, nil, "differ from the old log's checkpoint"},
+		"and the earlier checkpoint tells":   {changed, c.old.checkpoints[5], "the first 5 records of the old log"},
+		"a record of the old log is missing": {c.leaves[:9], nil,
+			"continues a log of 9 records, but only 8 come after it"},
+		"the event is not the first": {append([][]byte{c.old.leaves[0]}, c.leaves...), nil,
+			"only a log's first leaf can continue"},
 	} {
 		report := c.audits(t, test.leaves, test.earlier)
 		found := ""
@@ -98,7 +103,8 @@ func TestALeafOfAnEventHasOneForm(t *testing.T) {
 		t.Errorf("it begins otherwise: %s", text)
 	}
 	entry, err := appliance.DecodeEntry(7, leaf)
-	if err != nil || entry.Event == nil || entry.Index != 7 || entry.ID() != e.ID || !entry.Time().Equal(e.Time) || !bytes.Equal(entry.Leaf, leaf) {
+	if err != nil || entry.Event == nil || entry.Index != 7 || entry.ID() != e.ID || !entry.Time().Equal(e.Time) ||
+		!bytes.Equal(entry.Leaf, leaf) {
 		t.Errorf("decoded %+v (%v)", entry, err)
 	}
 	for name, other := range map[string]string{

@@ -95,7 +95,8 @@ func NewEvents(o EventsOptions) *Events {
 		o.Now = time.Now
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	e := &Events{opts: o, stop: stop, wake: make(chan struct{}, 1), done: make(chan struct{}), kinds: make(map[EventKind]*eventWindow)}
+	e := &Events{opts: o, stop: stop, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		kinds: make(map[EventKind]*eventWindow)}
 	go e.run(ctx)
 	return e
 }
@@ -352,7 +353,8 @@ func (e *Events) Close(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if n := len(e.queue); n > 0 {
-		return fmt.Errorf("%d events were not recorded (first: %s): the journal is not available", n, e.queue[0].event.Kind)
+		return fmt.Errorf("%d events were not recorded (first: %s): the journal is not available", n,
+			e.queue[0].event.Kind)
 	}
 	return nil
 }

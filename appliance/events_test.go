@@ -47,7 +47,8 @@ func (j *eventJournal) taken() (all []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, e := range j.events {
-		all = append(all, strings.TrimSuffix(fmt.Sprint(e.Kind, " ", strings.TrimPrefix(fmt.Sprint(e.Details), "map")), " []"))
+		all = append(all,
+			strings.TrimSuffix(fmt.Sprint(e.Kind, " ", strings.TrimPrefix(fmt.Sprint(e.Details), "map")), " []"))
 	}
 	return all
 }
@@ -153,7 +154,8 @@ func TestAMinuteLaterTheNextOfAKindFollowsWhatWasHeldBack(t *testing.T) {
 	e.Record(numbered(appliance.EventRefused, 99))
 	closeEvents(t, e)
 	got := j.taken()
-	if tail := got[appliance.RefusalsPerMinute:]; strings.Join(tail, "; ") != "refused [at:2026-01-02T03:04:05Z leftOut:1 n:11]; refused [n:99]" {
+	if tail := got[appliance.RefusalsPerMinute:]; strings.Join(tail,
+		"; ") != "refused [at:2026-01-02T03:04:05Z leftOut:1 n:11]; refused [n:99]" {
 		t.Errorf("then come %q", tail)
 	}
 }
@@ -270,7 +272,8 @@ func TestTheQueueHasRoomForTheEventsOfTheLastAction(t *testing.T) {
 		e.Record(numbered(appliance.EventSignerAdded, 2*reloads))
 		e.Record(numbered(appliance.EventSignerRemoved, 2*reloads+1))
 	}
-	if err := e.Keep(numbered(appliance.EventConfigReloaded, reloads)); appliance.CodeOf(err) != appliance.CodeOverloaded {
+	if err := e.Keep(numbered(appliance.EventConfigReloaded, reloads)); appliance.CodeOf(
+		err) != appliance.CodeOverloaded {
 		t.Errorf("after %d reloads another is answered %v", reloads, err)
 	}
 	const more = 4 * appliance.MaxQueuedEvents
@@ -280,7 +283,8 @@ func TestTheQueueHasRoomForTheEventsOfTheLastAction(t *testing.T) {
 	close(j.stuck)
 	closeEvents(t, e)
 	events := j.taken()
-	if n, last := len(events), events[len(events)-1]; n != 3*appliance.MaxQueuedEvents+1 || !strings.Contains(last, "leftOut:") {
+	if n, last := len(events), events[len(events)-1]; n != 3*appliance.MaxQueuedEvents+1 ||
+		!strings.Contains(last, "leftOut:") {
 		t.Errorf("the journal has %d events, the last of them %s", n, last)
 	}
 	for i := range reloads {
@@ -304,7 +308,8 @@ func TestAnActionThatTheJournalDoesNotTakeIsRefused(t *testing.T) {
 	j.failing = []error{appliance.Errorf(appliance.CodeJournalUnavailable, "the journal is not available")}
 	j.mu.Unlock()
 	err := e.Append(t.Context(), numbered(appliance.EventKeyCreated, 3))
-	if appliance.CodeOf(err) != appliance.CodeJournalUnavailable || !strings.Contains(err.Error(), "was not carried out") {
+	if appliance.CodeOf(err) != appliance.CodeJournalUnavailable ||
+		!strings.Contains(err.Error(), "was not carried out") {
 		t.Errorf("%v", err)
 	}
 	closeEvents(t, e)

@@ -68,10 +68,12 @@ func TestTheContractRefusesWhatIsNotTheAttestors(t *testing.T) {
 	badR.Signature.R = [32]byte{}
 	large := good
 	large.Hash = appliance.Digest(appliance.BN254R().FillBytes(make([]byte, 32)))
-	if large.Signature, err = appliance.NewSignature(large.Hash, signRaw(t, key, large.Hash, false), public); err != nil {
+	if large.Signature, err = appliance.NewSignature(large.Hash, signRaw(t, key, large.Hash, false),
+		public); err != nil {
 		t.Fatal(err)
 	}
-	for name, a := range map[string]appliance.Attestation{"another hash": otherHash, "the other v": otherV, "no r": badR, "a digest of r": large} {
+	for name, a := range map[string]appliance.Attestation{"another hash": otherHash, "the other v": otherV,
+		"no r": badR, "a digest of r": large} {
 		if wouldAccept(t, a, address) {
 			t.Errorf("%s: accepted", name)
 		}

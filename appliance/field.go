@@ -22,7 +22,8 @@ var (
 )
 
 func elementOf(b *[32]byte) element {
-	return element{binary.BigEndian.Uint64(b[24:]), binary.BigEndian.Uint64(b[16:]), binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[:])}
+	return element{binary.BigEndian.Uint64(b[24:]), binary.BigEndian.Uint64(b[16:]), binary.BigEndian.Uint64(b[8:]),
+		binary.BigEndian.Uint64(b[:])}
 }
 
 // reduced returns x modulo p, below p.

@@ -29,7 +29,8 @@ func TestElementsAreNumbersModuloP(t *testing.T) {
 				t.Fatalf("x = %x, y = %x: %s is %x, not %x", bx, by, name, got, c.want)
 			}
 			if c.got.isZero() != (c.want.Sign() == 0) || c.got.isOdd() != (c.want.Bit(0) == 1) {
-				t.Fatalf("x = %x, y = %x: %s is %x: zero %t, odd %t", bx, by, name, c.want, c.got.isZero(), c.got.isOdd())
+				t.Fatalf("x = %x, y = %x: %s is %x: zero %t, odd %t", bx, by, name, c.want, c.got.isZero(),
+					c.got.isOdd())
 			}
 		}
 	}
@@ -59,7 +60,8 @@ func TestElementOfReadsBigEndianBytes(t *testing.T) {
 
 // edgyElement returns an element with words that are random or at an edge of their range.
 func edgyElement(random *rand.Rand) (x element) {
-	edges := []uint64{0, 1, 2, folded - 1, folded, folded + 1, -folded & (1<<64 - 1), prime.a - 1, prime.a + 1, 1 << 63, 1<<64 - 2, 1<<64 - 1}
+	edges := []uint64{0, 1, 2, folded - 1, folded, folded + 1, -folded & (1<<64 - 1), prime.a - 1, prime.a + 1, 1 << 63,
+		1<<64 - 2, 1<<64 - 1}
 	for _, word := range []*uint64{&x.a, &x.b, &x.c, &x.d} {
 		if *word = random.Uint64(); random.IntN(3) > 0 {
 			*word = edges[random.IntN(len(edges))]

@@ -69,9 +69,11 @@ func ProveAt(ctx context.Context, journal Tiles, index int64, tree tlog.Tree, si
 		return InclusionProof{}, fmt.Errorf("read the tree: %w", err)
 	}
 	if err := tlog.CheckRecord(path, tree.N, tree.Hash, index, leaf[0]); err != nil {
-		return InclusionProof{}, fmt.Errorf("the journal's first %d records differ from the checkpoint: %w", tree.N, err)
+		return InclusionProof{},
+			fmt.Errorf("the journal's first %d records differ from the checkpoint: %w", tree.N, err)
 	}
-	proof := InclusionProof{Index: index, TreeSize: tree.N, Checkpoint: string(signed), LeafHash: leaf[0][:], Hashes: make([][]byte, len(path))}
+	proof := InclusionProof{Index: index, TreeSize: tree.N, Checkpoint: string(signed), LeafHash: leaf[0][:],
+		Hashes: make([][]byte, len(path))}
 	for i := range path {
 		proof.Hashes[i] = path[i][:]
 	}

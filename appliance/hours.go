@@ -33,7 +33,8 @@ func (p Period) around(local time.Time) (begin, end time.Time) {
 	}
 	switch p {
 	case Hour: // computed from the elapsed part, because an hour occurs twice when clocks are set back
-		begin = local.Add(-time.Duration(local.Minute())*time.Minute - time.Duration(local.Second())*time.Second - time.Duration(local.Nanosecond()))
+		begin = local.Add(-time.Duration(local.Minute())*time.Minute - time.Duration(
+			local.Second())*time.Second - time.Duration(local.Nanosecond()))
 		return begin, begin.Add(time.Hour)
 	case Week:
 		monday := day - (int(local.Weekday())+6)%7

@@ -74,15 +74,17 @@ func TestLeafHasOneForm(t *testing.T) {
 	}
 	text := string(leaf)
 	for name, other := range map[string]string{
-		"a newline":           text + "\n",
-		"the bytes":           strings.Replace(text, `},"signer`, fmt.Sprintf(`,"bytes":"%#x"},"signer`, r.Signature.Bytes()), 1),
-		"a space":             strings.Replace(text, ":", ": ", 1),
-		"another member":      strings.Replace(text, "{", `{"x":1,`, 1),
-		"a member twice":      strings.Replace(text, "{", `{"scheme":"keccak256",`, 1),
-		"a member left out":   strings.Replace(text, `"scheme":"keccak256-bn254",`, "", 1),
-		"an empty member":     strings.Replace(text, `"time"`, `"idempotencyKey":"","time"`, 1),
-		"another case":        strings.Replace(text, `"scheme"`, `"Scheme"`, 1),
-		"lower-case address":  strings.Replace(text, r.Beneficiary.String(), strings.ToLower(r.Beneficiary.String()), 1),
+		"a newline": text + "\n",
+		"the bytes": strings.Replace(text, `},"signer`,
+			fmt.Sprintf(`,"bytes":"%#x"},"signer`, r.Signature.Bytes()), 1),
+		"a space":           strings.Replace(text, ":", ": ", 1),
+		"another member":    strings.Replace(text, "{", `{"x":1,`, 1),
+		"a member twice":    strings.Replace(text, "{", `{"scheme":"keccak256",`, 1),
+		"a member left out": strings.Replace(text, `"scheme":"keccak256-bn254",`, "", 1),
+		"an empty member":   strings.Replace(text, `"time"`, `"idempotencyKey":"","time"`, 1),
+		"another case":      strings.Replace(text, `"scheme"`, `"Scheme"`, 1),
+		"lower-case address": strings.Replace(text, r.Beneficiary.String(), strings.ToLower(r.Beneficiary.String()),
+			1),
 		"another escape":      strings.Replace(text, "keccak", `\u006beccak`, 1),
 		"another time zone":   strings.Replace(text, "03:04:05Z", "04:04:05+01:00", 1),
 		"a fraction of zeros": strings.Replace(text, "03:04:05Z", "03:04:05.000Z", 1),
@@ -298,7 +300,9 @@ func TestInclusionProof(t *testing.T) {
 
 	for name, spoil := range map[string]func(p *appliance.InclusionProof) (leaf []byte, v note.Verifier){
 		"another leaf": func(*appliance.InclusionProof) ([]byte, note.Verifier) { return []byte{7}, key.Verifier },
-		"another key":  func(*appliance.InclusionProof) ([]byte, note.Verifier) { return []byte{index}, other.Verifier },
+		"another key": func(*appliance.InclusionProof) ([]byte, note.Verifier) {
+			return []byte{index}, other.Verifier
+		},
 		"another index": func(p *appliance.InclusionProof) ([]byte, note.Verifier) {
 			p.Index++
 			return []byte{index}, key.Verifier

@@ -38,7 +38,8 @@ const detailKeyID = "id"
 // Details returns the details of an event about the key: every field that decides who may use it and for which
 // requests. The secret has 256 random bits, so its hash does not reveal it.
 func (k APIKey) Details() map[string]string {
-	d := map[string]string{detailKeyID: k.ID, "name": k.Name, "secretHash": k.SecretHash.String(), "scopes": joinNames(k.Scopes), "rate": k.Rate.String()}
+	d := map[string]string{detailKeyID: k.ID, "name": k.Name, "secretHash": k.SecretHash.String(),
+		"scopes": joinNames(k.Scopes), "rate": k.Rate.String()}
 	if len(k.AllowFrom) > 0 {
 		d["allowFrom"] = strings.Trim(fmt.Sprint(k.AllowFrom), "[]")
 	}
@@ -127,7 +128,9 @@ func NewAPIKey(req KeyRequest, now time.Time) (key APIKey, token string, err err
 // Validate returns the error that NewAPIKey would return.
 func (req KeyRequest) Validate(now time.Time) error {
 	printable := func(r rune) bool { return strconv.IsPrint(r) }
-	if req.Name == "" || len(req.Name) > maxNameBytes || strings.IndexFunc(req.Name, func(r rune) bool { return !printable(r) }) >= 0 {
+	if req.Name == "" || len(req.Name) > maxNameBytes || strings.IndexFunc(req.Name, func(r rune) bool {
+		return !printable(r)
+	}) >= 0 {
 		return Errorf(CodeInvalidField, "must be 1 to %d bytes of printable text", maxNameBytes).In("name")
 	}
 	for _, scope := range req.Scopes {
@@ -148,7 +151,8 @@ func (req KeyRequest) Validate(now time.Time) error {
 func CheckNewName(keys []APIKey, name string, now time.Time) error {
 	for _, k := range keys {
 		if k.Name == name && k.State(now) == KeyActive {
-			return Errorf(CodeInvalidField, "%q is the name of the API key %s: choose another name, or revoke that key", name, k.ID).In("name")
+			return Errorf(CodeInvalidField, "%q is the name of the API key %s: choose another name, or revoke that key",
+				name, k.ID).In("name")
 		}
 	}
 	return nil
@@ -215,7 +219,8 @@ func splitToken(token string) (id, secret string, ok bool) {
 		return "", "", false
 	}
 	id, secret, ok = strings.Cut(rest, "_")
-	return id, secret, ok && len(id) == keyIDEncoding.EncodedLen(keyIDBytes) && len(secret) == hex.EncodedLen(secretBytes)
+	return id, secret, ok && len(id) == keyIDEncoding.EncodedLen(keyIDBytes) &&
+		len(secret) == hex.EncodedLen(secretBytes)
 }
 
 // KeyState says whether a key may be used.
@@ -245,7 +250,8 @@ func (k APIKey) Usable(now time.Time) error {
 	case KeyRevoked:
 		return Errorf(CodeAPIKeyRevoked, "the API key was revoked: ask the operator of the appliance for a new key")
 	case KeyExpired:
-		return Errorf(CodeAPIKeyExpired, "the API key expired at %s: ask the operator of the appliance for a new key", k.Expires.Format(time.RFC3339))
+		return Errorf(CodeAPIKeyExpired, "the API key expired at %s: ask the operator of the appliance for a new key",
+			k.Expires.Format(time.RFC3339))
 	}
 	return nil
 }
@@ -260,7 +266,9 @@ func (k APIKey) Authorize(scope Scope, from netip.Addr, now time.Time) error {
 	switch {
 	case scope != "" && !slices.Contains(k.Scopes, scope):
 		return Errorf(CodeScopeRequired, "the API key lacks the scope %s", scope)
-	case len(k.AllowFrom) > 0 && !slices.ContainsFunc(k.AllowFrom, func(p netip.Prefix) bool { return p.Contains(from.Unmap()) }):
+	case len(k.AllowFrom) > 0 && !slices.ContainsFunc(k.AllowFrom, func(p netip.Prefix) bool {
+		return p.Contains(from.Unmap())
+	}):
 		return Errorf(CodeAddressNotAllowed, "the API key is not allowed from this network address")
 	}
 	return nil

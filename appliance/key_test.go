@@ -73,15 +73,16 @@ func TestATokenAuthenticatesItsKeyAndNothingElseDoes(t *testing.T) {
 		token string
 		code  appliance.Code
 	}{
-		"none":               {"", appliance.CodeMissingAPIKey},
-		"rubbish":            {"rubbish", appliance.CodeInvalidAPIKey},
-		"prefix only":        {"attestd_", appliance.CodeInvalidAPIKey},
-		"id only":            {"attestd_" + key.ID, appliance.CodeInvalidAPIKey},
-		"another's secret":   {parts[0] + "_" + parts[1] + "_" + otherParts[2], appliance.CodeInvalidAPIKey},
-		"unknown id":         {parts[0] + "_aaaaaaaaaaaaaaaa_" + parts[2], appliance.CodeInvalidAPIKey},
-		"secret in capitals": {parts[0] + "_" + parts[1] + "_" + strings.ToUpper(parts[2]), appliance.CodeInvalidAPIKey},
-		"space after":        {token + " ", appliance.CodeInvalidAPIKey},
-		"very long":          {token + strings.Repeat("a", 1<<20), appliance.CodeInvalidAPIKey},
+		"none":             {"", appliance.CodeMissingAPIKey},
+		"rubbish":          {"rubbish", appliance.CodeInvalidAPIKey},
+		"prefix only":      {"attestd_", appliance.CodeInvalidAPIKey},
+		"id only":          {"attestd_" + key.ID, appliance.CodeInvalidAPIKey},
+		"another's secret": {parts[0] + "_" + parts[1] + "_" + otherParts[2], appliance.CodeInvalidAPIKey},
+		"unknown id":       {parts[0] + "_aaaaaaaaaaaaaaaa_" + parts[2], appliance.CodeInvalidAPIKey},
+		"secret in capitals": {parts[0] + "_" + parts[1] + "_" + strings.ToUpper(parts[2]),
+			appliance.CodeInvalidAPIKey},
+		"space after": {token + " ", appliance.CodeInvalidAPIKey},
+		"very long":   {token + strings.Repeat("a", 1<<20), appliance.CodeInvalidAPIKey},
 	} {
 		if _, err := appliance.Authenticate(t.Context(), keys, c.token); appliance.CodeOf(err) != c.code {
 			t.Errorf("%s: %v, want %s", name, err, c.code)
@@ -122,16 +123,32 @@ func TestAuthorizeSaysWhyNot(t *testing.T) {
 		from netip.Addr
 		code appliance.Code
 	}{
-		"good":                     {good, from, ""},
-		"revoked":                  {with(func(k *appliance.APIKey) { k.Revoked = noon }), from, appliance.CodeAPIKeyRevoked},
-		"expires now":              {with(func(k *appliance.APIKey) { k.Expires = noon }), from, appliance.CodeAPIKeyExpired},
-		"expires in a second":      {with(func(k *appliance.APIKey) { k.Expires = noon.Add(time.Second) }), from, ""},
-		"no scope":                 {with(func(k *appliance.APIKey) { k.Scopes = nil }), from, appliance.CodeScopeRequired},
-		"another scope":            {with(func(k *appliance.APIKey) { k.Scopes = []appliance.Scope{appliance.ScopeGraphQL} }), from, appliance.CodeScopeRequired},
-		"inside the network":       {with(func(k *appliance.APIKey) { k.AllowFrom = prefixes("192.168.0.0/16", "10.0.0.0/8") }), from, ""},
-		"outside the network":      {with(func(k *appliance.APIKey) { k.AllowFrom = prefixes("192.168.0.0/16") }), from, appliance.CodeAddressNotAllowed},
-		"IPv4 in IPv6 is the same": {with(func(k *appliance.APIKey) { k.AllowFrom = prefixes("10.0.0.0/8") }), netip.MustParseAddr("::ffff:10.1.2.3"), ""},
-		"no address":               {with(func(k *appliance.APIKey) { k.AllowFrom = prefixes("0.0.0.0/0") }), netip.Addr{}, appliance.CodeAddressNotAllowed},
+		"good": {good, from, ""},
+		"revoked": {with(func(k *appliance.APIKey) {
+			k.Revoked = noon
+		}), from, appliance.CodeAPIKeyRevoked},
+		"expires now": {with(func(k *appliance.APIKey) {
+			k.Expires = noon
+		}), from, appliance.CodeAPIKeyExpired},
+		"expires in a second": {with(func(k *appliance.APIKey) { k.Expires = noon.Add(time.Second) }), from, ""},
+		"no scope": {with(func(k *appliance.APIKey) {
+			k.Scopes = nil
+		}), from, appliance.CodeScopeRequired},
+		"another scope": {with(func(k *appliance.APIKey) {
+			k.Scopes = []appliance.Scope{appliance.ScopeGraphQL}
+		}), from, appliance.CodeScopeRequired},
+		"inside the network": {with(func(k *appliance.APIKey) {
+			k.AllowFrom = prefixes("192.168.0.0/16", "10.0.0.0/8")
+		}), from, ""},
+		"outside the network": {with(func(k *appliance.APIKey) {
+			k.AllowFrom = prefixes("192.168.0.0/16")
+		}), from, appliance.CodeAddressNotAllowed},
+		"IPv4 in IPv6 is the same": {with(func(k *appliance.APIKey) {
+			k.AllowFrom = prefixes("10.0.0.0/8")
+		}), netip.MustParseAddr("::ffff:10.1.2.3"), ""},
+		"no address": {with(func(k *appliance.APIKey) {
+			k.AllowFrom = prefixes("0.0.0.0/0")
+		}), netip.Addr{}, appliance.CodeAddressNotAllowed},
 	} {
 		if err := c.key.Authorize(appliance.ScopeAttest, c.from, noon); appliance.CodeOf(err) != c.code {
 			t.Errorf("%s: %v, want %q", name, err, c.code)
@@ -168,7 +185,8 @@ func TestKeysThatMakeNoSenseAreNotMade(t *testing.T) {
 
 func TestRatesReadBackAsTheyAreWritten(t *testing.T) {
 	for text, want := range map[string]appliance.Rate{
-		"10/s": {PerSecond: 10}, "1/m": {PerSecond: 1.0 / 60}, "90/m": {PerSecond: 1.5}, "1000/h": {PerSecond: 1000.0 / 3600},
+		"10/s": {PerSecond: 10}, "1/m": {PerSecond: 1.0 / 60}, "90/m": {PerSecond: 1.5},
+		"1000/h":    {PerSecond: 1000.0 / 3600},
 		"unlimited": appliance.Unlimited, "default": {},
 	} {
 		got, err := appliance.ParseRate(text)

@@ -12,7 +12,8 @@ func TestKeyUseIsThatOfThePastDay(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 11, 22, 12, 7, 0, 0, time.UTC)
 	var u appliance.KeyUse
-	for _, at := range []time.Duration{0, time.Minute, 15 * time.Minute, 5 * time.Minute /* noted late */, -25 * time.Hour /* too late */} {
+	for _, at := range []time.Duration{0, time.Minute, 15 * time.Minute, 5 * time.Minute, /* noted late */
+		-25 * time.Hour /* too late */} {
 		u.Count("a", start.Add(at))
 	}
 	u.Count("b", start.Add(-time.Hour))
@@ -36,7 +37,8 @@ func TestKeyUseIsThatOfThePastDay(t *testing.T) {
 		for key, steps := range got {
 			for i, n := range steps {
 				if n != c.want[key][i] || len(steps) != appliance.KeyUseSteps {
-					t.Errorf("after %s, key %s, step %d of %d: %d, want %d", c.after, key, i, len(steps), n, c.want[key][i])
+					t.Errorf("after %s, key %s, step %d of %d: %d, want %d", c.after, key, i, len(steps), n,
+						c.want[key][i])
 				}
 			}
 		}

@@ -19,8 +19,8 @@ type LogSigner interface {
 // ErrUnsigned means that the HSM did not sign a checkpoint. Nothing was committed, and a later commit may succeed.
 var ErrUnsigned = errors.New("the log key in the HSM did not sign")
 
-// PublicLogKey returns the public half of a log key and its text, which ParseLogKey reads. The text is the content of log.key if the
-// secret is in an HSM.
+// PublicLogKey returns the public half of a log key and its text, which ParseLogKey reads. The text is the content of
+// log.key if the secret is in an HSM.
 func PublicLogKey(origin string, public ed25519.PublicKey) (LogKey, string, error) {
 	if err := validOrigin(origin); err != nil {
 		return LogKey{}, "", err
@@ -45,8 +45,8 @@ func (k LogKey) PublicKey() ed25519.PublicKey {
 // IsFile reports whether the key has its secret, which is in log.key. Otherwise the secret is in an HSM.
 func (k LogKey) IsFile() bool { return k.seed != nil }
 
-// SignedBy returns the public half of a key with a signer that uses the HSM. If the HSM has another key, every signature fails with
-// ErrUnsigned. A key that has its secret is returned unchanged, and so is every key if hsm is nil.
+// SignedBy returns the public half of a key with a signer that uses the HSM. If the HSM has another key, every
+// signature fails with ErrUnsigned. A key that has its secret is returned unchanged, and so is every key if hsm is nil.
 func (k LogKey) SignedBy(hsm LogSigner) LogKey {
 	if hsm != nil && !k.IsFile() {
 		k.Signer = hsmSigner{k, hsm}

@@ -132,7 +132,8 @@ var ErrNewLogKey = errors.New("the log continues with a new log key, which this 
 	"--bundle FILE on the appliance that has it; here, move log.key away, then run attestd setup --join FILE")
 
 // GiveNewLogKey makes an independent key for the log that the event will begin, and names it in the event.
-// Unlike with Continue, a holder of the old log's key cannot derive it. If hsm is not nil, the key is the one in the HSM.
+// Unlike with Continue, a holder of the old log's key cannot derive it. If hsm is not nil, the key is the one in the
+// HSM.
 func (e *Event) GiveNewLogKey(hsm LogSigner) (key LogKey, secret string, err error) {
 	c, ok := e.Continuation()
 	if !ok {

@@ -145,7 +145,8 @@ func (p *Policy) zone() *time.Location {
 // the quorum.
 func IsRefusal(err error) bool {
 	switch CodeOf(err) {
-	case CodeScreened, CodePolicyDeny, CodePolicyAllow, CodePolicyKey, CodePolicyHours, CodePolicyCap, CodePolicySecond, CodeQuorumRefused:
+	case CodeScreened, CodePolicyDeny, CodePolicyAllow, CodePolicyKey, CodePolicyHours, CodePolicyCap, CodePolicySecond,
+		CodeQuorumRefused:
 		return true
 	}
 	return false

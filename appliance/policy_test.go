@@ -49,18 +49,26 @@ var (
 // aboutWhom returns the rules about addresses.
 func aboutWhom(t *testing.T) map[string]ruling {
 	return map[string]ruling{
-		"no policy":                         {nil, once, codes("")},
-		"an empty policy":                   {&appliance.Policy{}, once, codes("")},
-		"screening":                         {&appliance.Policy{Screening: screening(t, theBeneficiary.String())}, once, codes("screened")},
-		"the beneficiary is denied":         {&appliance.Policy{Deny: appliance.Sides{Beneficiary: set(theBeneficiary)}}, once, codes("policy_deny")},
-		"the unspendable address is denied": {&appliance.Policy{Deny: appliance.Sides{Unspendable: set(theAddress)}}, once, codes("policy_deny")},
-		"denied on the somebody side":       {&appliance.Policy{Deny: appliance.Sides{Unspendable: set(theBeneficiary), Beneficiary: set(theAddress)}}, once, codes("")},
-		"another beneficiary is allowed":    {&appliance.Policy{Allow: appliance.Sides{Beneficiary: set(somebody)}}, once, codes("policy_allow")},
-		"both are allowed":                  {&appliance.Policy{Allow: appliance.Sides{Unspendable: set(theAddress), Beneficiary: set(theBeneficiary, somebody)}}, once, codes("")},
-		"an empty list allows nobody":       {&appliance.Policy{Allow: appliance.Sides{Unspendable: set()}}, once, codes("policy_allow")},
-		"deny goes before allow":            {&appliance.Policy{Allow: appliance.Sides{Beneficiary: set(theBeneficiary)}, Deny: appliance.Sides{Beneficiary: set(theBeneficiary)}}, once, codes("policy_deny")},
-		"another beneficiary for the key":   {&appliance.Policy{Keys: map[string]appliance.KeyPolicy{asker: {Beneficiaries: set(somebody)}}}, once, codes("policy_key")},
-		"a list for another key":            {&appliance.Policy{Keys: map[string]appliance.KeyPolicy{"bbbbbbbbbbbbbbbb": {Beneficiaries: set(somebody)}}}, once, codes("")},
+		"no policy":       {nil, once, codes("")},
+		"an empty policy": {&appliance.Policy{}, once, codes("")},
+		"screening": {&appliance.Policy{Screening: screening(t, theBeneficiary.String())}, once,
+			codes("screened")},
+		"the beneficiary is denied": {&appliance.Policy{Deny: appliance.Sides{Beneficiary: set(
+			theBeneficiary)}}, once, codes("policy_deny")},
+		"the unspendable address is denied": {&appliance.Policy{Deny: appliance.Sides{Unspendable: set(theAddress)}},
+			once, codes("policy_deny")},
+		"denied on the somebody side": {&appliance.Policy{Deny: appliance.Sides{Unspendable: set(theBeneficiary),
+			Beneficiary: set(theAddress)}}, once, codes("")},
+		"another beneficiary is allowed": {&appliance.Policy{Allow: appliance.Sides{Beneficiary: set(somebody)}},
+			once, codes("policy_allow")},
+		"both are allowed": {&appliance.Policy{Allow: appliance.Sides{Unspendable: set(theAddress),
+			Beneficiary: set(theBeneficiary, somebody)}}, once, codes("")},
+		"an empty list allows nobody": {&appliance.Policy{Allow: appliance.Sides{Unspendable: set()}}, once,
+			codes("policy_allow")},
+		"deny goes before allow": {&appliance.Policy{Allow: appliance.Sides{Beneficiary: set(
+			theBeneficiary)}, Deny: appliance.Sides{Beneficiary: set(theBeneficiary)}}, once, codes("policy_deny")},
+		"another beneficiary for the key": {&appliance.Policy{Keys: map[string]appliance.KeyPolicy{asker: {Beneficiaries: set(somebody)}}}, once, codes("policy_key")},
+		"a list for another key":          {&appliance.Policy{Keys: map[string]appliance.KeyPolicy{"bbbbbbbbbbbbbbbb": {Beneficiaries: set(somebody)}}}, once, codes("")},
 	}
 }
 
@@ -69,36 +77,46 @@ func aboutHowMuchAndWhen() map[string]ruling {
 	return map[string]ruling{
 		"a cap a day": {
 			&appliance.Policy{Caps: []appliance.Cap{{Count: 2, Per: appliance.Day}}},
-			[]appliance.Record{ask(theAddress, theBeneficiary, tuesday), ask(theAddress, theBeneficiary, tuesday), ask(theAddress, theBeneficiary, tuesday.Add(12*time.Hour-1)), ask(theAddress, theBeneficiary, tuesday.Add(12*time.Hour))},
+			[]appliance.Record{ask(theAddress, theBeneficiary, tuesday), ask(theAddress, theBeneficiary, tuesday),
+				ask(theAddress, theBeneficiary, tuesday.Add(12*time.Hour-1)),
+				ask(theAddress, theBeneficiary, tuesday.Add(12*time.Hour))},
 			codes("", "", "policy_cap", ""),
 		},
 		"several caps": {
 			&appliance.Policy{Caps: []appliance.Cap{{Count: 1, Per: appliance.Hour}, {Count: 2, Per: appliance.Month}}},
-			[]appliance.Record{ask(theAddress, theBeneficiary, tuesday), ask(theAddress, theBeneficiary, tuesday), ask(theAddress, theBeneficiary, tuesday.Add(time.Hour)), ask(theAddress, theBeneficiary, tuesday.Add(2*time.Hour))},
+			[]appliance.Record{ask(theAddress, theBeneficiary, tuesday), ask(theAddress, theBeneficiary, tuesday),
+				ask(theAddress, theBeneficiary, tuesday.Add(time.Hour)),
+				ask(theAddress, theBeneficiary, tuesday.Add(2*time.Hour))},
 			codes("", "policy_cap", "", "policy_cap"),
 		},
 		"a key's own cap": {
-			&appliance.Policy{Caps: []appliance.Cap{{Count: 0, Per: appliance.Day}}, Keys: map[string]appliance.KeyPolicy{asker: {Caps: []appliance.Cap{}}}},
+			&appliance.Policy{Caps: []appliance.Cap{{Count: 0, Per: appliance.Day}},
+				Keys: map[string]appliance.KeyPolicy{asker: {Caps: []appliance.Cap{}}}},
 			once, codes(""),
 		},
 		"outside the hours": {
 			&appliance.Policy{Hours: appliance.Hours{{Days: weekdays, From: 8 * 60, To: 18 * 60}}},
-			[]appliance.Record{ask(theAddress, theBeneficiary, tuesday), ask(theAddress, theBeneficiary, tuesday.Add(6*time.Hour)), ask(theAddress, theBeneficiary, tuesday.Add(20*time.Hour)), ask(theAddress, theBeneficiary, tuesday.Add(4*24*time.Hour))},
+			[]appliance.Record{ask(theAddress, theBeneficiary, tuesday),
+				ask(theAddress, theBeneficiary, tuesday.Add(6*time.Hour)), ask(theAddress, theBeneficiary,
+					tuesday.Add(20*time.Hour)), ask(theAddress, theBeneficiary, tuesday.Add(4*24*time.Hour))},
 			codes("", "policy_hours", "", "policy_hours"),
 		},
 		"a second beneficiary is refused": {
 			&appliance.Policy{SecondBeneficiary: appliance.RefuseSecond},
-			[]appliance.Record{ask(theAddress, theBeneficiary, tuesday), ask(theAddress, somebody, tuesday), ask(theAddress, theBeneficiary, tuesday), ask(somebody, somebody, tuesday)},
+			[]appliance.Record{ask(theAddress, theBeneficiary, tuesday), ask(theAddress, somebody, tuesday),
+				ask(theAddress, theBeneficiary, tuesday), ask(somebody, somebody, tuesday)},
 			codes("", "policy_second_beneficiary", "", ""),
 		},
 		"a second beneficiary is warned of": {
 			&appliance.Policy{SecondBeneficiary: appliance.WarnOfSecond},
-			[]appliance.Record{ask(theAddress, theBeneficiary, tuesday), ask(theAddress, somebody, tuesday), ask(theAddress, theBeneficiary, tuesday), ask(theAddress, somebody, tuesday)},
+			[]appliance.Record{ask(theAddress, theBeneficiary, tuesday), ask(theAddress, somebody, tuesday),
+				ask(theAddress, theBeneficiary, tuesday), ask(theAddress, somebody, tuesday)},
 			codes("", "warn", "", "warn"),
 		},
 		"a second beneficiary is allowed": {
 			&appliance.Policy{SecondBeneficiary: appliance.AllowSecond},
-			[]appliance.Record{ask(theAddress, theBeneficiary, tuesday), ask(theAddress, somebody, tuesday)}, codes("", ""),
+			[]appliance.Record{ask(theAddress, theBeneficiary, tuesday), ask(theAddress, somebody, tuesday)},
+			codes("", ""),
 		},
 	}
 }
@@ -161,10 +179,14 @@ func TestAPolicyRefusesBeforeSigning(t *testing.T) {
 		code    appliance.Code
 		repeat  appliance.Code // result of the call that was attested before
 	}{
-		"deny":   {appliance.Policy{Deny: appliance.Sides{Beneficiary: set(request.Beneficiary)}}, request, appliance.CodePolicyDeny, appliance.CodePolicyDeny},
-		"allow":  {appliance.Policy{Allow: appliance.Sides{Beneficiary: set()}}, request, appliance.CodePolicyAllow, appliance.CodePolicyAllow},
-		"key":    {appliance.Policy{Keys: map[string]appliance.KeyPolicy{key.ID: {Beneficiaries: set()}}}, request, appliance.CodePolicyKey, appliance.CodePolicyKey},
-		"cap":    {appliance.Policy{Caps: []appliance.Cap{{Count: 1, Per: appliance.Month}}}, request, appliance.CodePolicyCap, ""},
+		"deny": {appliance.Policy{Deny: appliance.Sides{Beneficiary: set(request.Beneficiary)}}, request,
+			appliance.CodePolicyDeny, appliance.CodePolicyDeny},
+		"allow": {appliance.Policy{Allow: appliance.Sides{Beneficiary: set()}}, request, appliance.CodePolicyAllow,
+			appliance.CodePolicyAllow},
+		"key": {appliance.Policy{Keys: map[string]appliance.KeyPolicy{key.ID: {Beneficiaries: set()}}}, request,
+			appliance.CodePolicyKey, appliance.CodePolicyKey},
+		"cap": {appliance.Policy{Caps: []appliance.Cap{{Count: 1, Per: appliance.Month}}}, request,
+			appliance.CodePolicyCap, ""},
 		"hours":  {appliance.Policy{Hours: appliance.Hours{never}}, request, appliance.CodePolicyHours, ""},
 		"second": {appliance.Policy{SecondBeneficiary: appliance.RefuseSecond}, other, appliance.CodePolicySecond, ""},
 	} {
@@ -210,7 +232,8 @@ func TestReadingBackIsRefusedAsARepeatIs(t *testing.T) {
 		if appliance.CodeOf(err) != appliance.CodeOf(repeat) {
 			t.Errorf("%s: reading back is answered %v, a repeat %v", name, err, repeat)
 		}
-		if empty := e.Leaf == nil && e.Record.Signature == (appliance.Signature{}) && len(proof.Hashes) == 0; empty != (err != nil) {
+		if empty := e.Leaf == nil && e.Record.Signature == (appliance.Signature{}) &&
+			len(proof.Hashes) == 0; empty != (err != nil) {
 			t.Errorf("%s: read back: %+v, %v", name, e, err)
 		}
 	}
@@ -254,14 +277,16 @@ func TestRulesHoldAtOnce(t *testing.T) {
 		}
 	}
 	const limit, tries = 5, 20
-	a.Govern(&appliance.Policy{Caps: []appliance.Cap{{Count: limit, Per: appliance.Month}}, SecondBeneficiary: appliance.WarnOfSecond})
+	a.Govern(&appliance.Policy{Caps: []appliance.Cap{{Count: limit, Per: appliance.Month}},
+		SecondBeneficiary: appliance.WarnOfSecond})
 	key, _ := newKey(t, a.Keys, appliance.KeyRequest{})
 	var all sync.WaitGroup
 	for i := range tries {
 		all.Go(func() {
 			r := request
 			r.Beneficiary[0] = byte(i)
-			if _, _, err := a.Attest(t.Context(), appliance.Call{Key: key, Request: r}); err != nil && appliance.CodeOf(err) != appliance.CodePolicyCap {
+			if _, _, err := a.Attest(t.Context(), appliance.Call{Key: key, Request: r}); err != nil &&
+				appliance.CodeOf(err) != appliance.CodePolicyCap {
 				t.Error(err)
 			}
 		})
@@ -307,11 +332,13 @@ func TestPeriodsAndHoursAreOfTheTimeZone(t *testing.T) {
 		per              appliance.Period
 		when, begin, end string
 	}{
-		{appliance.Day, "2026-10-25T12:00:00+01:00", "2026-10-25T00:00:00+02:00", "2026-10-26T00:00:00+01:00"}, // of 25 hours
+		// of 25 hours
+		{appliance.Day, "2026-10-25T12:00:00+01:00", "2026-10-25T00:00:00+02:00", "2026-10-26T00:00:00+01:00"},
 		{appliance.Day, "2026-03-29T12:00:00+02:00", "2026-03-29T00:00:00+01:00", "2026-03-30T00:00:00+02:00"}, // of 23
 		{appliance.Hour, "2026-10-25T02:30:00+02:00", "2026-10-25T02:00:00+02:00", "2026-10-25T02:00:00+01:00"},
 		{appliance.Hour, "2026-10-25T02:30:00+01:00", "2026-10-25T02:00:00+01:00", "2026-10-25T03:00:00+01:00"},
-		{appliance.Week, "2026-11-01T23:59:59+01:00", "2026-10-26T00:00:00+01:00", "2026-11-02T00:00:00+01:00"}, // a Sunday
+		// a Sunday
+		{appliance.Week, "2026-11-01T23:59:59+01:00", "2026-10-26T00:00:00+01:00", "2026-11-02T00:00:00+01:00"},
 		{appliance.Week, "2026-11-02T00:00:00+01:00", "2026-11-02T00:00:00+01:00", "2026-11-09T00:00:00+01:00"},
 		{appliance.Month, "2026-12-31T23:59:59+01:00", "2026-12-01T00:00:00+01:00", "2027-01-01T00:00:00+01:00"},
 	} {
@@ -330,7 +357,8 @@ func TestARefusalThatEndsByItselfSaysWhen(t *testing.T) {
 		policy appliance.Policy
 		after  time.Duration
 	}{
-		"hours": {appliance.Policy{Hours: appliance.Hours{{Days: weekdays, From: 8*60 + 30, To: 18 * 60}}}, 44*time.Hour + 30*time.Minute},
+		"hours": {appliance.Policy{Hours: appliance.Hours{{Days: weekdays, From: 8*60 + 30, To: 18 * 60}}},
+			44*time.Hour + 30*time.Minute},
 		"a cap": {appliance.Policy{Caps: []appliance.Cap{{Count: 0, Per: appliance.Week}}}, 36 * time.Hour},
 	} {
 		err := appliance.Decide(&c.policy, appliance.Record{Time: saturday})
@@ -347,8 +375,11 @@ func BenchmarkPolicy(b *testing.B) {
 	}
 	for name, p := range map[string]*appliance.Policy{
 		"none": nil,
-		"whom": {Deny: appliance.Sides{Beneficiary: many}, Allow: appliance.Sides{Unspendable: set(request.UnspendableAddress)}},
-		"all":  {Deny: appliance.Sides{Beneficiary: many}, Hours: appliance.Hours{{Days: weekdays, From: 0, To: 24 * 60}}, Caps: []appliance.Cap{{Count: 2, Per: appliance.Day}}, SecondBeneficiary: appliance.RefuseSecond},
+		"whom": {Deny: appliance.Sides{Beneficiary: many},
+			Allow: appliance.Sides{Unspendable: set(request.UnspendableAddress)}},
+		"all": {Deny: appliance.Sides{Beneficiary: many},
+			Hours: appliance.Hours{{Days: weekdays, From: 0, To: 24 * 60}},
+			Caps:  []appliance.Cap{{Count: 2, Per: appliance.Day}}, SecondBeneficiary: appliance.RefuseSecond},
 	} {
 		b.Run(name, func(b *testing.B) {
 			r := appliance.Record{Request: request, Time: time.Date(2026, 11, 3, 12, 0, 0, 0, time.UTC)}

@@ -46,9 +46,11 @@ func TestTheFirstRuleThatRefusesGivesTheCode(t *testing.T) {
 func TestARefusalDoesNotSayWhichAddressItIsAbout(t *testing.T) {
 	t.Parallel()
 	for name, both := range map[string][2]appliance.Policy{
-		"screening": {{Screening: screening(t, theAddress.String())}, {Screening: screening(t, theBeneficiary.String())}},
+		"screening": {{Screening: screening(t, theAddress.String())},
+			{Screening: screening(t, theBeneficiary.String())}},
 		"deny": {
-			{Deny: appliance.Sides{Unspendable: set(theAddress)}}, {Deny: appliance.Sides{Beneficiary: set(theBeneficiary)}},
+			{Deny: appliance.Sides{Unspendable: set(theAddress)}},
+			{Deny: appliance.Sides{Beneficiary: set(theBeneficiary)}},
 		},
 		"allow": {{Allow: appliance.Sides{Unspendable: set()}}, {Allow: appliance.Sides{Beneficiary: set()}}},
 	} {
@@ -96,7 +98,8 @@ func TestAPolicyAndAPauseApplyToRequestsInProgress(t *testing.T) {
 	} {
 		stopped := false
 		a := &appliance.Attestor{
-			Keys: store.Keys(), Journal: store.Journal(), Scheme: scheme(t, appliance.SchemeKeccak256BN254, nil), Now: time.Now,
+			Keys: store.Keys(), Journal: store.Journal(), Scheme: scheme(t, appliance.SchemeKeccak256BN254, nil),
+			Now: time.Now,
 			Stopped: func() error {
 				if stopped {
 					return paused()

@@ -52,7 +52,8 @@ func (t *Trial) Attest(r Record) (refused Code, second *Record) {
 		past.Counts = append(past.Counts, t.counts[w])
 	}
 	if first, found := t.first[r.UnspendableAddress]; found {
-		past.First = &Record{Attestation: Attestation{ID: first.id}, Request: Request{r.UnspendableAddress, first.beneficiary}}
+		past.First = &Record{Attestation: Attestation{ID: first.id},
+			Request: Request{r.UnspendableAddress, first.beneficiary}}
 	}
 	second, err := t.Policy.decide(r, past)
 	if err == nil {

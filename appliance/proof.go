@@ -18,7 +18,8 @@ const tlogProof = "c2sp.org/tlog-proof@v1\n"
 // WithLeaf returns the proof as a C2SP tlog-proof with the leaf as its extra data, so that it can be verified on its
 // own.
 func (p InclusionProof) WithLeaf(leaf []byte) string {
-	return tlogProof + "extra " + base64.StdEncoding.EncodeToString(leaf) + "\n" + strings.TrimPrefix(p.String(), tlogProof)
+	return tlogProof + "extra " + base64.StdEncoding.EncodeToString(leaf) + "\n" +
+		strings.TrimPrefix(p.String(), tlogProof)
 }
 
 // IsProof reports whether a text begins like a C2SP tlog-proof.
@@ -46,7 +47,8 @@ func ParseProof(text []byte) (p InclusionProof, extra []byte, err error) {
 		return p, nil, errors.New("tlog-proof: the index is missing")
 	}
 	index, has := strings.CutPrefix(lines[0], "index ")
-	if p.Index, err = strconv.ParseInt(index, 10, 64); !has || err != nil || p.Index < 0 || strconv.FormatInt(p.Index, 10) != index {
+	if p.Index, err = strconv.ParseInt(index, 10, 64); !has || err != nil || p.Index < 0 ||
+		strconv.FormatInt(p.Index, 10) != index {
 		return p, nil, fmt.Errorf("tlog-proof: %q is not an index line", lines[0])
 	}
 	for _, line := range lines[1:] {

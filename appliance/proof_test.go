@@ -13,7 +13,8 @@ import (
 
 func TestProofsAreReadAsTheyAreWritten(t *testing.T) {
 	hash := tlog.RecordHash([]byte("leaf"))
-	proof := appliance.InclusionProof{Index: 4, TreeSize: 7, Hashes: [][]byte{hash[:], hash[:]}, Checkpoint: "example.com/log\n7\n" + hash.String() + "\n\n— example.com/log AAAA\n"}
+	proof := appliance.InclusionProof{Index: 4, TreeSize: 7, Hashes: [][]byte{hash[:], hash[:]},
+		Checkpoint: "example.com/log\n7\n" + hash.String() + "\n\n— example.com/log AAAA\n"}
 	for _, leaf := range []string{"", `{"id":1}`} {
 		text := proof.String()
 		if leaf != "" {

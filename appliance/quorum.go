@@ -20,7 +20,8 @@ type Quorum struct {
 
 // MemberSignature is a member's signature, and its record in that member's journal.
 type MemberSignature struct {
-	Member        string    `json:"member"` // name in the coordinator's configuration; of its own, the origin of its log
+	// name in the coordinator's configuration; of its own, the origin of its log
+	Member        string    `json:"member"`
 	SignerAddress Address   `json:"signerAddress"`
 	ID            uuid.UUID `json:"id"` // of the record in the member's journal
 	R             Digest    `json:"r"`
@@ -93,7 +94,8 @@ func (a Attestation) Signers() (all []Address, err error) {
 			return nil, fmt.Errorf("signature %d: %w", i+1, err)
 		}
 		if i > 0 && slices.Compare(all[i-1][:], signer[:]) >= 0 {
-			return nil, fmt.Errorf("signature %d, by %s, must be of a higher address than the one before it", i+1, signer)
+			return nil,
+				fmt.Errorf("signature %d, by %s, must be of a higher address than the one before it", i+1, signer)
 		}
 		all = append(all, signer)
 	}
@@ -124,9 +126,9 @@ type CosignRequest struct {
 	ID   string // identifies the request at the coordinator: a member signs once for it
 }
 
-// cosignID identifies the request of a call. It depends only on the call, so that a coordinator that was killed asks the
-// members again under the same id, and gets the signatures that they have recorded. A call without an idempotency key
-// is never repeated, so its id is that of its attestation.
+// cosignID identifies the request of a call. It depends only on the call, so that a coordinator that was killed asks
+// the members again under the same id, and gets the signatures that they have recorded. A call without an idempotency
+// key is never repeated, so its id is that of its attestation.
 func cosignID(call Call, attestation uuid.UUID, hash Digest) string {
 	if call.IdempotencyKey == "" {
 		return attestation.String()

@@ -87,8 +87,10 @@ func TestAQuorumNeedsDifferentMembers(t *testing.T) {
 	}
 	part := func(i int) string { return a.Signature.Joined[65*i : 65*(i+1)] }
 	for name, joined := range map[string]string{
-		"one twice": part(0) + part(0), "another order": part(1) + part(0), "a byte more": part(0) + part(1) + "x", "a byte less": part(0) + part(1)[:64],
-		"high s": part(0) + part(1)[:32] + strings.Repeat("\xff", 32) + part(1)[64:], "v of 0": part(0)[:64] + "\x00" + part(1),
+		"one twice": part(0) + part(0), "another order": part(1) + part(0), "a byte more": part(0) + part(1) + "x",
+		"a byte less": part(0) + part(1)[:64],
+		"high s":      part(0) + part(1)[:32] + strings.Repeat("\xff", 32) + part(1)[64:],
+		"v of 0":      part(0)[:64] + "\x00" + part(1),
 	} {
 		bad := a
 		bad.Signature.Joined = joined

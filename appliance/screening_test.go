@@ -16,20 +16,23 @@ func TestScreenedAddressesGetNothingAndOthersDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, line := range map[string]string{
-		"the unspendable address":       request.UnspendableAddress.String(),
-		"the beneficiary":               strings.ToLower(request.Beneficiary.String()) + "  # case 17",
-		"one of many, with blank lines": "# list\n\n0xdbF03B407c01E7cD3CBea99509d93f8DDDC8C6FB\n" + request.Beneficiary.String(),
+		"the unspendable address": request.UnspendableAddress.String(),
+		"the beneficiary":         strings.ToLower(request.Beneficiary.String()) + "  # case 17",
+		"one of many, with blank lines": "# list\n\n0xdbF03B407c01E7cD3CBea99509d93f8DDDC8C6FB\n" +
+			request.Beneficiary.String(),
 	} {
 		a.Govern(&appliance.Policy{Screening: screening(t, line)})
 		if _, _, err := a.Attest(t.Context(), call); appliance.CodeOf(err) != appliance.CodeScreened {
 			t.Errorf("%s, asked for again: %v", name, err)
 		}
-		if _, _, err := a.Attest(t.Context(), appliance.Call{Key: key, Request: request}); appliance.CodeOf(err) != appliance.CodeScreened {
+		if _, _, err := a.Attest(t.Context(),
+			appliance.Call{Key: key, Request: request}); appliance.CodeOf(err) != appliance.CodeScreened {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for name, list := range map[string]*appliance.Screening{
-		"somebody else": screening(t, "0xdbF03B407c01E7cD3CBea99509d93f8DDDC8C6FB"), "an empty list": screening(t, ""), "no list": nil,
+		"somebody else": screening(t, "0xdbF03B407c01E7cD3CBea99509d93f8DDDC8C6FB"), "an empty list": screening(t, ""),
+		"no list": nil,
 	} {
 		a.Govern(&appliance.Policy{Screening: list})
 		if _, _, err := a.Attest(t.Context(), appliance.Call{Key: key, Request: request}); err != nil {

@@ -11,7 +11,8 @@ type Found struct {
 // Search returns the attestations of a beneficiary that match a query. No store has an index of beneficiaries, so
 // Search reads the entries that match otherwise, with list. It reads about most entries at most, in pages of MaxListed.
 // Zero means no limit.
-func Search(ctx context.Context, list func(context.Context, JournalQuery) ([]Entry, error), q JournalQuery, beneficiary Address, most int) (f Found, err error) {
+func Search(ctx context.Context, list func(context.Context, JournalQuery) ([]Entry, error), q JournalQuery,
+	beneficiary Address, most int) (f Found, err error) {
 	want := q.Size()
 	q.Limit, q.AttestationsOnly = MaxListed, true
 	for read := 0; most <= 0 || read < most; read += MaxListed {

@@ -36,25 +36,29 @@ func TestASearchReadsNoMoreThanItMay(t *testing.T) {
 		found, asked  int
 		first, goesOn int64
 	}{
-		"all":                      {size: 2500, limit: 1000, found: 358, asked: 3, first: 2499},
-		"of nothing":               {size: 0, limit: 10, asked: 1},
-		"the first page of found":  {size: 2500, limit: 2, found: 2, asked: 1, first: 2499, goesOn: 2492},
-		"the second page":          {size: 2500, limit: 2, before: 2492, found: 2, asked: 1, first: 2485, goesOn: 2478},
-		"as much as it may":        {size: 9000, limit: 1000, most: 2000, found: 286, asked: 2, first: 8995, goesOn: 7000},
+		"all":                     {size: 2500, limit: 1000, found: 358, asked: 3, first: 2499},
+		"of nothing":              {size: 0, limit: 10, asked: 1},
+		"the first page of found": {size: 2500, limit: 2, found: 2, asked: 1, first: 2499, goesOn: 2492},
+		"the second page":         {size: 2500, limit: 2, before: 2492, found: 2, asked: 1, first: 2485, goesOn: 2478},
+		"as much as it may": {size: 9000, limit: 1000, most: 2000, found: 286, asked: 2, first: 8995,
+			goesOn: 7000},
 		"a journal of whole pages": {size: 2000, limit: 1000, found: 286, asked: 2, first: 1995},
 	} {
 		asked := 0
 		q := appliance.JournalQuery{Limit: c.limit, Before: c.before}
 		got, err := appliance.Search(t.Context(), listed(c.size, &asked), q, appliance.Address{1}, c.most)
 		if err != nil || len(got.Entries) != c.found || got.Before != c.goesOn || asked != c.asked {
-			t.Errorf("%s: %d found, goes on before %d, asked %d times; %v", name, len(got.Entries), got.Before, asked, err)
+			t.Errorf("%s: %d found, goes on before %d, asked %d times; %v", name, len(got.Entries), got.Before, asked,
+				err)
 		}
 		if c.found > 0 && got.Entries[0].Index != c.first {
 			t.Errorf("%s: the first is %d", name, got.Entries[0].Index)
 		}
 	}
 	broken := errors.New("the disk is gone")
-	_, err := appliance.Search(t.Context(), func(context.Context, appliance.JournalQuery) ([]appliance.Entry, error) { return nil, broken },
+	_, err := appliance.Search(t.Context(), func(context.Context, appliance.JournalQuery) ([]appliance.Entry, error) {
+		return nil, broken
+	},
 		appliance.JournalQuery{}, appliance.Address{1}, 0)
 	if !errors.Is(err, broken) {
 		t.Error(err)

@@ -54,7 +54,8 @@ func CheckBinding(keys []AttestorKey, name string) error {
 	if len(names) == 0 {
 		return Errorf(CodeInvalidField, "attestor keys have names only if hsm.keys is set").In("attestor")
 	}
-	return Errorf(CodeInvalidField, "unknown attestor key %.64q; use one of %s", name, strings.Join(names, ", ")).In("attestor")
+	return Errorf(CodeInvalidField, "unknown attestor key %.64q; use one of %s", name,
+		strings.Join(names, ", ")).In("attestor")
 }
 
 // seat is an attestor key with its fair queue.
@@ -146,7 +147,9 @@ func (a *Attestor) seatOf(key APIKey) (*seat, error) {
 			return s, nil
 		}
 	}
-	return nil, Errorf(CodeAttestorKeyUnavailable, "this appliance lacks the attestor key to which the API key is bound").
-		Because(fmt.Errorf("API key %s is bound to %q: add that key to hsm.keys, or bind the API key to another one "+
-			"(attestd key bind)", key.ID, key.Attestor))
+	return nil,
+		Errorf(CodeAttestorKeyUnavailable, "this appliance lacks the attestor key to which the API key is bound").
+			Because(
+				fmt.Errorf("API key %s is bound to %q: add that key to hsm.keys, or bind the API key to another one "+
+					"(attestd key bind)", key.ID, key.Attestor))
 }

@@ -32,13 +32,16 @@ func (s *keySigner) Ready(context.Context) error { return nil }
 
 // named returns an attestor key that signs in this process.
 func named(t *testing.T, name string, state appliance.AttestorKeyState) appliance.AttestorKey {
-	return appliance.AttestorKey{Name: name, State: state, Signer: newKeySigner(t), Concurrency: func() int { return 4 }}
+	return appliance.AttestorKey{Name: name, State: state, Signer: newKeySigner(t), Concurrency: func() int {
+		return 4
+	}}
 }
 
 func newRotating(t *testing.T) *appliance.Attestor {
 	t.Helper()
 	store := openStore(t)
-	return &appliance.Attestor{Keys: store.Keys(), Journal: store.Journal(), Scheme: scheme(t, appliance.SchemeKeccak256BN254, nil), Now: time.Now}
+	return &appliance.Attestor{Keys: store.Keys(), Journal: store.Journal(),
+		Scheme: scheme(t, appliance.SchemeKeccak256BN254, nil), Now: time.Now}
 }
 
 // While attestor keys change, each call is signed by the attestor key of its API key only. Unbound API keys use the
@@ -61,7 +64,8 @@ func TestAnAPIKeyIsSignedForByTheKeyItIsBoundTo(t *testing.T) {
 		{"one key with a name", []appliance.AttestorKey{old}, old.Signer, old.Signer, none},
 		{"a second that is active", []appliance.AttestorKey{old, next}, old.Signer, old.Signer, next.Signer},
 		{"the second is the first now", []appliance.AttestorKey{next, old}, next.Signer, old.Signer, next.Signer},
-		{"one that is retiring is no default, wherever it stands", []appliance.AttestorKey{retiring, next}, next.Signer, old.Signer, next.Signer},
+		{"one that is retiring is no default, wherever it stands", []appliance.AttestorKey{retiring, next}, next.Signer,
+			old.Signer, next.Signer},
 		{"the old one is gone", []appliance.AttestorKey{next}, next.Signer, none, next.Signer},
 	} {
 		a.SetAttestorKeys(step.keys)
@@ -73,8 +77,10 @@ func TestAnAPIKeyIsSignedForByTheKeyItIsBoundTo(t *testing.T) {
 			switch {
 			case call.want == none && appliance.CodeOf(err) != appliance.CodeAttestorKeyUnavailable:
 				t.Errorf("%s: an API key bound to %q got %+v, %v", step.name, call.key.Attestor, e, err)
-			case call.want != none && (err != nil || e.Record.Verify() != nil || e.Record.SignerAddress != call.want.Address()):
-				t.Errorf("%s: for an API key bound to %q %s signed, %v, want %s", step.name, call.key.Attestor, e.Record.SignerAddress, err, call.want.Address())
+			case call.want != none &&
+				(err != nil || e.Record.Verify() != nil || e.Record.SignerAddress != call.want.Address()):
+				t.Errorf("%s: for an API key bound to %q %s signed, %v, want %s", step.name, call.key.Attestor,
+					e.Record.SignerAddress, err, call.want.Address())
 			}
 		}
 	}
@@ -86,7 +92,8 @@ func TestABindingHoldsFromTheNextCallOn(t *testing.T) {
 	old, next := named(t, "2026", appliance.AttestorKeyRetiring), named(t, "2027", appliance.AttestorKeyActive)
 	a.SetAttestorKeys([]appliance.AttestorKey{old, next})
 	key, _ := newKey(t, a.Keys, appliance.KeyRequest{Attestor: "2026"})
-	call := appliance.Call{Key: key, Request: request, IdempotencyKey: "before"} // authenticated before the key was bound to another
+	// authenticated before the key was bound to another
+	call := appliance.Call{Key: key, Request: request, IdempotencyKey: "before"}
 	before, _, err := a.Attest(t.Context(), call)
 	if err != nil || before.Record.SignerAddress != old.Signer.Address() {
 		t.Fatalf("signed by %s, %v", before.Record.SignerAddress, err)
@@ -116,7 +123,10 @@ func (hanging) Sign(ctx context.Context, _ appliance.Digest) (appliance.Signatur
 func TestAKeyThatHangsHoldsNobodyUpWhoIsNotBoundToIt(t *testing.T) {
 	t.Parallel()
 	a := newRotating(t)
-	old := appliance.AttestorKey{Name: "2026", State: appliance.AttestorKeyRetiring, Signer: hanging{newKeySigner(t)}, Concurrency: func() int { return 1 }}
+	old := appliance.AttestorKey{Name: "2026", State: appliance.AttestorKeyRetiring, Signer: hanging{newKeySigner(t)},
+		Concurrency: func() int {
+			return 1
+		}}
 	next := named(t, "2027", appliance.AttestorKeyActive)
 	a.SetAttestorKeys([]appliance.AttestorKey{old, next})
 	bound, _ := newKey(t, a.Keys, appliance.KeyRequest{Attestor: "2026"})
@@ -148,7 +158,8 @@ func TestAKeyThatHangsHoldsNobodyUpWhoIsNotBoundToIt(t *testing.T) {
 
 func TestWhatAnAPIKeyMayBeBoundTo(t *testing.T) {
 	t.Parallel()
-	two := []appliance.AttestorKey{{Name: "2026", State: appliance.AttestorKeyRetiring}, {Name: "2027", State: appliance.AttestorKeyActive}}
+	two := []appliance.AttestorKey{{Name: "2026", State: appliance.AttestorKeyRetiring},
+		{Name: "2027", State: appliance.AttestorKeyActive}}
 	one := []appliance.AttestorKey{{State: appliance.AttestorKeyActive}}
 	for _, test := range []struct {
 		keys []appliance.AttestorKey
@@ -163,7 +174,8 @@ func TestWhatAnAPIKeyMayBeBoundTo(t *testing.T) {
 		{two, "2028", `unknown attestor key "2028"; use one of 2026, 2027`},
 	} {
 		err := appliance.CheckBinding(test.keys, test.name)
-		if (err == nil) != (test.says == "") || err != nil && (!strings.Contains(err.Error(), test.says) || appliance.CodeOf(err) != appliance.CodeInvalidField) {
+		if (err == nil) != (test.says == "") || err != nil &&
+			(!strings.Contains(err.Error(), test.says) || appliance.CodeOf(err) != appliance.CodeInvalidField) {
 			t.Errorf("%q of %d keys: %v, want %q", test.name, len(test.keys), err, test.says)
 		}
 	}

@@ -68,7 +68,8 @@ func (t *turns) enter(ctx context.Context, key string, limit, most int) error {
 	default:
 		t.remove(key, c)
 	}
-	return Errorf(CodeTimeout, "the HSM did not sign this request in time").Because(fmt.Errorf("wait in the queue: %w", context.Cause(ctx)))
+	return Errorf(CodeTimeout,
+		"the HSM did not sign this request in time").Because(fmt.Errorf("wait in the queue: %w", context.Cause(ctx)))
 }
 
 // leave ends an admitted call that took the given time.

@@ -84,8 +84,10 @@ func TestAPIKeysTakeTurns(t *testing.T) {
 	}{
 		{"alone, in its order", 1, []string{"a", "a", "b"}, []string{"a", "a", "b"}},
 		{"one beside a greedy one", 1, []string{"greedy", "a"}, []string{"greedy", "greedy", "a", "greedy"}},
-		{"some beside a greedy one", 1, []string{"greedy", "a", "b", "a"}, []string{"greedy", "greedy", "a", "b", "greedy", "a", "greedy"}},
-		{"several at once", 2, []string{"greedy", "a", "b"}, []string{"greedy", "greedy", "greedy", "a", "b", "greedy"}},
+		{"some beside a greedy one", 1, []string{"greedy", "a", "b", "a"},
+			[]string{"greedy", "greedy", "a", "b", "greedy", "a", "greedy"}},
+		{"several at once", 2, []string{"greedy", "a", "b"},
+			[]string{"greedy", "greedy", "greedy", "a", "b", "greedy"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

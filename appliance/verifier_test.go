@@ -12,7 +12,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-var signatures = flag.Int("signatures", 2000, "how many signatures to hold against go-ethereum's recovery (make test-signatures: a million)")
+var signatures = flag.Int("signatures", 2000,
+	"how many signatures to hold against go-ethereum's recovery (make test-signatures: a million)")
 
 var order = crypto.S256().Params().N
 
@@ -33,7 +34,8 @@ func TestAVerifierIsAsStrictAsRecovery(t *testing.T) {
 			want, wantErr := appliance.NewSignature(digest, rs, public)
 			got, err := verifier.Signature(digest, rs)
 			if got != want || (err == nil) != (wantErr == nil) {
-				t.Fatalf("key %x, digest %s, r and s %x: %+v, %v; recovery: %+v, %v", crypto.FromECDSA(key), digest, rs, got, err, want, wantErr)
+				t.Fatalf("key %x, digest %s, r and s %x: %+v, %v; recovery: %+v, %v", crypto.FromECDSA(key), digest, rs,
+					got, err, want, wantErr)
 			}
 			if err == nil {
 				accepted++
@@ -83,7 +85,8 @@ func hostile(t *testing.T, random *rand.Rand, key *ecdsa.PrivateKey) (digest app
 		randomScalar(random).FillBytes(rs[32*random.IntN(2):][:32])
 	case 3: // at the ends of the range
 		part := rs[32*random.IntN(2):][:32]
-		edges := []*big.Int{big.NewInt(0), big.NewInt(1), order, new(big.Int).Sub(order, big.NewInt(1)), crypto.S256().Params().P}
+		edges := []*big.Int{big.NewInt(0), big.NewInt(1), order, new(big.Int).Sub(order, big.NewInt(1)),
+			crypto.S256().Params().P}
 		edges[random.IntN(len(edges))].FillBytes(part)
 	case 4: // R would be the point at infinity: e = -r·d
 		r := new(big.Int).SetBytes(rs[:32])
@@ -134,7 +137,8 @@ func TestNewVerifierRefusesWhatIsNoPoint(t *testing.T) {
 	_, public, _ := newTestKey(t)
 	off := append([]byte(nil), public...)
 	off[64] ^= 1
-	for name, bad := range map[string][]byte{"off the curve": off, "short": public[:64], "compressed": append([]byte{2}, public[1:33]...), "none": nil} {
+	for name, bad := range map[string][]byte{"off the curve": off, "short": public[:64],
+		"compressed": append([]byte{2}, public[1:33]...), "none": nil} {
 		if _, err := appliance.NewVerifier(bad); err == nil {
 			t.Errorf("%s: accepted", name)
 		}

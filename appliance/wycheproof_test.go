@@ -60,14 +60,17 @@ func readWycheproof(t *testing.T, name string, vectors int) (groups []wycheproof
 // largeX matches valid vectors with an x coordinate of R of n or more. ecrecover would need a v of 29 or 30,
 // which no contract accepts.
 func largeX(v wycheproofVector) bool {
-	return v.Comment == "k*G has a large x-coordinate" || strings.HasPrefix(v.Comment, "r = 2, x = n + 2 is the smallest possible x")
+	return v.Comment == "k*G has a large x-coordinate" ||
+		strings.HasPrefix(v.Comment, "r = 2, x = n + 2 is the smallest possible x")
 }
 
 func TestWycheproofsECDSAVectors(t *testing.T) {
 	t.Parallel()
 	order := crypto.S256().Params().N
-	verifiers := make(map[string]*appliance.Verifier) // by key: the files share most keys, and making the tables is slow
-	for name, vectors := range map[string]int{"ecdsa_secp256k1_sha256": 242, "ecdsa_secp256k1_sha256_p1363": 234, "ecdsa_secp256k1_sha256_bitcoin": 231} {
+	// by key: the files share most keys, and making the tables is slow
+	verifiers := make(map[string]*appliance.Verifier)
+	for name, vectors := range map[string]int{"ecdsa_secp256k1_sha256": 242, "ecdsa_secp256k1_sha256_p1363": 234,
+		"ecdsa_secp256k1_sha256_bitcoin": 231} {
 		t.Run(name, func(t *testing.T) {
 			for _, group := range readWycheproof(t, name, vectors) {
 				verifier, err := verifiers[string(group.Key)], error(nil)
@@ -131,7 +134,8 @@ func TestWycheproofsEd25519Vectors(t *testing.T) {
 	for _, group := range readWycheproof(t, "ed25519", 151) {
 		typed := append([]byte{0x01}, group.Key...)
 		hash := sha256.Sum256(append([]byte("example.com/log\n"), typed...))
-		verifier, err := appliance.ParseVerifier(fmt.Sprintf("example.com/log+%x+%s", hash[:4], base64.StdEncoding.EncodeToString(typed)))
+		verifier, err := appliance.ParseVerifier(
+			fmt.Sprintf("example.com/log+%x+%s", hash[:4], base64.StdEncoding.EncodeToString(typed)))
 		for _, v := range group.Tests {
 			if got := err == nil && verifier.Verify(v.Msg, v.Sig); got != v.Valid {
 				t.Errorf("%d, %s: %t, %v, valid %t", v.ID, v.Comment, got, err, v.Valid)

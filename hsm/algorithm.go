@@ -28,8 +28,8 @@ const (
 	ckmEdDSA               = 0x00001057 // CKM_EDDSA
 )
 
-// ed25519Params are the values of CKA_EC_PARAMS for Ed25519: the OID 1.3.101.112 (RFC 8410), and the name of the curve as a
-// PrintableString or UTF8String.
+// ed25519Params are the values of CKA_EC_PARAMS for Ed25519: the OID 1.3.101.112 (RFC 8410), and the name of the curve
+// as a PrintableString or UTF8String.
 var ed25519Params = [][]byte{
 	{0x06, 0x03, 0x2b, 0x65, 0x70},
 	append([]byte{0x13, 12}, "edwards25519"...),
@@ -67,7 +67,8 @@ func (a Algorithm) name() string {
 }
 
 // signMessage returns an Ed25519 signature of the message.
-func signMessage(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle, message []byte) (signature [ed25519.SignatureSize]byte, err error) {
+func signMessage(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle,
+	message []byte) (signature [ed25519.SignatureSize]byte, err error) {
 	if err := m.SignInit(h, []*pkcs11.Mechanism{pkcs11.NewMechanism(ckmEdDSA, nil)}, key); err != nil {
 		return signature, failed("C_SignInit", err)
 	}
@@ -81,7 +82,8 @@ func signMessage(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle, mess
 	return [ed25519.SignatureSize]byte(made), nil
 }
 
-// tryEd25519 makes a trial signature. Its text has one line and cannot be taken for a checkpoint, which has at least three.
+// tryEd25519 makes a trial signature. Its text has one line and cannot be taken for a checkpoint, which has at least
+// three.
 func tryEd25519(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle, publicKey []byte) error {
 	message := fmt.Appendf(nil, "attestd log key trial %s\n", rand.Text())
 	signature, err := signMessage(m, h, key, message)
@@ -94,8 +96,8 @@ func tryEd25519(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle, publi
 	return nil
 }
 
-// parseEd25519Point reads CKA_EC_POINT of an Ed25519 key: the 32 bytes of RFC 8032, bare or in a DER OCTET STRING or BIT STRING. Keys
-// of small order are refused: signatures under them prove nothing.
+// parseEd25519Point reads CKA_EC_POINT of an Ed25519 key: the 32 bytes of RFC 8032, bare or in a DER OCTET STRING or
+// BIT STRING. Keys of small order are refused: signatures under them prove nothing.
 func parseEd25519Point(value []byte) ([]byte, error) {
 	point := value
 	switch {

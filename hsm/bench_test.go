@@ -19,7 +19,8 @@ func TestBenchMeasuresTheToken(t *testing.T) {
 			t.Fatalf("%+v, %v", results, err)
 		}
 		for i, sessions := range []int{1, 3} {
-			if r := results[i]; r.Sessions != sessions || r.Signatures < sessions || r.PerSecond <= 0 || r.CPUMicros <= 0 || r.P50 <= 0 || r.P99 < r.P50 {
+			if r := results[i]; r.Sessions != sessions || r.Signatures < sessions || r.PerSecond <= 0 ||
+				r.CPUMicros <= 0 || r.P50 <= 0 || r.P99 < r.P50 {
 				t.Errorf("%+v", r)
 			}
 		}

@@ -20,8 +20,8 @@ var (
 	// ErrNoToken is wrapped in addition to ErrNotFound when the module shows no token at all, not even an uninitialised
 	// one: it cannot reach its device or its server.
 	ErrNoToken = errors.New("the module shows no token")
-	// ErrOtherKeys is wrapped in addition to ErrNotFound when the token has keys, but none with the URI's object and id:
-	// the URI is more likely to be wrong than the key to be missing.
+	// ErrOtherKeys is wrapped in addition to ErrNotFound when the token has keys, but none with the URI's object and
+	// id: the URI is more likely to be wrong than the key to be missing.
 	ErrOtherKeys = errors.New("the token has other keys")
 	// ErrAmbiguous is wrapped when several tokens or keys have all attributes of the URI.
 	ErrAmbiguous = errors.New("ambiguous")
@@ -83,7 +83,8 @@ func Unavailable(cause error, retryAfter time.Duration) error {
 
 // TimedOut returns CodeTimeout, for a wait that ended with the context of its caller.
 func TimedOut(waitingFor string, cause error) error {
-	e := appliance.Errorf(appliance.CodeTimeout, "the HSM did not answer in time").Because(fmt.Errorf("wait for %s: %w", waitingFor, cause))
+	e := appliance.Errorf(appliance.CodeTimeout,
+		"the HSM did not answer in time").Because(fmt.Errorf("wait for %s: %w", waitingFor, cause))
 	e.RetryAfter = time.Second
 	return e
 }

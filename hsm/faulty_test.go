@@ -317,7 +317,8 @@ func (f *faulty) realObject(given pkcs11.ObjectHandle, stale uint) (pkcs11.Objec
 	return real, nil
 }
 
-func (f *faulty) GetAttributeValue(h pkcs11.SessionHandle, o pkcs11.ObjectHandle, a []*pkcs11.Attribute) (got []*pkcs11.Attribute, err error) {
+func (f *faulty) GetAttributeValue(h pkcs11.SessionHandle, o pkcs11.ObjectHandle,
+	a []*pkcs11.Attribute) (got []*pkcs11.Attribute, err error) {
 	err = f.call("C_GetAttributeValue", h, func(s *faultySession) error {
 		real, err := f.realObject(o, pkcs11.CKR_OBJECT_HANDLE_INVALID)
 		if err != nil {
@@ -332,7 +333,8 @@ func (f *faulty) GetAttributeValue(h pkcs11.SessionHandle, o pkcs11.ObjectHandle
 	return got, err
 }
 
-func (f *faulty) GenerateKeyPair(h pkcs11.SessionHandle, m []*pkcs11.Mechanism, public, private []*pkcs11.Attribute) (a, b pkcs11.ObjectHandle, err error) {
+func (f *faulty) GenerateKeyPair(h pkcs11.SessionHandle, m []*pkcs11.Mechanism, public,
+	private []*pkcs11.Attribute) (a, b pkcs11.ObjectHandle, err error) {
 	err = f.call("C_GenerateKeyPair", h, func(s *faultySession) error {
 		a, b, err = f.Library.GenerateKeyPair(s.real, m, public, private)
 		return err

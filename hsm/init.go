@@ -38,10 +38,11 @@ type InitResult struct {
 
 // KeyInfo describes a key.
 type KeyInfo struct {
-	Label     string            `json:"label"`
-	ID        string            `json:"id"`               // hex
-	Address   appliance.Address `json:"address,omitzero"` // zero for an Ed25519 key
-	PublicKey string            `json:"publicKey"`        // 0x and hex: 65 bytes, SEC 1 uncompressed, or 32 bytes of an Ed25519 key
+	Label   string            `json:"label"`
+	ID      string            `json:"id"`               // hex
+	Address appliance.Address `json:"address,omitzero"` // zero for an Ed25519 key
+	// 0x and hex: 65 bytes, SEC 1 uncompressed, or 32 bytes of an Ed25519 key
+	PublicKey string `json:"publicKey"`
 }
 
 // Init makes sure that the token and the key of the URI exist. If the token does not exist, Init initialises an
@@ -153,7 +154,8 @@ func findBlank(m module, u URI) (token, error) {
 	case 0:
 		return token{}, fmt.Errorf("uninitialised token: %w; %s", ErrNotFound, present("tokens", list))
 	}
-	return token{}, fmt.Errorf("uninitialised token: %w, add slot-id to the URI; %s", ErrAmbiguous, present("uninitialised tokens", blank))
+	return token{}, fmt.Errorf("uninitialised token: %w, add slot-id to the URI; %s", ErrAmbiguous,
+		present("uninitialised tokens", blank))
 }
 
 func initUserPIN(m module, t token, u URI, soPIN []byte) error {
@@ -241,8 +243,8 @@ func makeKey(m module, t token, options Options, mustBeNew bool) (info KeyInfo, 
 	return info, created, err
 }
 
-// generate generates a key pair: CKM_EC_KEY_PAIR_GEN (PKCS#11 v2.40 mechanisms, section 2.3.5), or CKM_EC_EDWARDS_KEY_PAIR_GEN
-// for Ed25519 (PKCS#11 v3.0). Both keys get the id of the URI, or a random one.
+// generate generates a key pair: CKM_EC_KEY_PAIR_GEN (PKCS#11 v2.40 mechanisms, section 2.3.5), or
+// CKM_EC_EDWARDS_KEY_PAIR_GEN for Ed25519 (PKCS#11 v3.0). Both keys get the id of the URI, or a random one.
 func generate(m module, h pkcs11.SessionHandle, o Options) error {
 	u, keyType := o.URI, o.Algorithm.keyType()
 	id := u.ID

@@ -19,7 +19,8 @@ func TestInitGoesOnWhereItWasInterrupted(t *testing.T) {
 	for _, function := range []string{"C_InitPIN", "C_GenerateKeyPair"} {
 		f := newFaulty(t)
 		f.before = times(1, function, pkcs11.CKR_DEVICE_ERROR)
-		if _, err := hsm.Init(t.Context(), hsm.InitOptions{URI: u, SOPIN: token.SOPIN}.Through(f.wrap)); err == nil || !strings.Contains(err.Error(), function) {
+		if _, err := hsm.Init(t.Context(), hsm.InitOptions{URI: u, SOPIN: token.SOPIN}.Through(f.wrap)); err == nil ||
+			!strings.Contains(err.Error(), function) {
 			t.Fatalf("got %v, want the failure of %s", err, function)
 		}
 	}
@@ -121,7 +122,8 @@ func TestAKeyThatCannotSignIsRefusedWhenItIsMade(t *testing.T) {
 	} {
 		f := newFaulty(t)
 		fault(f)
-		if made, err := hsm.Init(t.Context(), hsm.InitOptions{URI: u}.Through(f.wrap)); err == nil || !strings.Contains(err.Error(), name) {
+		if made, err := hsm.Init(t.Context(), hsm.InitOptions{URI: u}.Through(f.wrap)); err == nil ||
+			!strings.Contains(err.Error(), name) {
 			t.Errorf("%s: Init: %+v, %v", name, made, err)
 		}
 		f = newFaulty(t)

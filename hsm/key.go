@@ -66,7 +66,8 @@ func findKey(m module, h pkcs11.SessionHandle, o Options) (privateKey, error) {
 		if err != nil {
 			return privateKey{}, err
 		}
-		return privateKey{}, fmt.Errorf("%s: %w, add object or id to the URI; %s", sought, ErrAmbiguous, present("matching keys", list))
+		return privateKey{},
+			fmt.Errorf("%s: %w, add object or id to the URI; %s", sought, ErrAmbiguous, present("matching keys", list))
 	}
 	others, err := findObjects(m, h, a.template(pkcs11.CKO_PRIVATE_KEY, "", nil))
 	if err != nil {
@@ -76,7 +77,8 @@ func findKey(m module, h pkcs11.SessionHandle, o Options) (privateKey, error) {
 	if err != nil {
 		return privateKey{}, err
 	}
-	return privateKey{}, fmt.Errorf("%s: %w; %s", sought, notFoundAmong(u, list), present("private keys of this type on the token", list))
+	return privateKey{}, fmt.Errorf("%s: %w; %s", sought, notFoundAmong(u, list),
+		present("private keys of this type on the token", list))
 }
 
 // notFoundAmong returns ErrNotFound, with ErrOtherKeys and the most similar label if the token has keys.
@@ -209,7 +211,8 @@ func (k privateKey) isOnCurve() bool {
 func (k privateKey) check(allowExtractable bool) error {
 	switch {
 	case !k.isOnCurve():
-		return fmt.Errorf("key %s: CKA_EC_PARAMS is %s, not %s; generate a key with attestd hsm keygen", k, hexOr(k.params, "unreadable"), k.algorithm.name())
+		return fmt.Errorf("key %s: CKA_EC_PARAMS is %s, not %s; generate a key with attestd hsm keygen", k,
+			hexOr(k.params, "unreadable"), k.algorithm.name())
 	case !k.canSign:
 		return fmt.Errorf("key %s: CKA_SIGN is false: the key must be allowed to sign", k)
 	case allowExtractable:
@@ -225,7 +228,8 @@ func (k privateKey) check(allowExtractable bool) error {
 }
 
 // signRaw returns r and s of an ECDSA signature over the 32 bytes (CKM_ECDSA, PKCS#11 v2.40 mechanisms, section 2.3.6).
-func signRaw(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle, digest appliance.Digest) (rs [64]byte, err error) {
+func signRaw(m module, h pkcs11.SessionHandle, key pkcs11.ObjectHandle,
+	digest appliance.Digest) (rs [64]byte, err error) {
 	if err := m.SignInit(h, []*pkcs11.Mechanism{pkcs11.NewMechanism(pkcs11.CKM_ECDSA, nil)}, key); err != nil {
 		return rs, failed("C_SignInit", err)
 	}

@@ -20,14 +20,16 @@ func TestKeyIsCheckedAtStart(t *testing.T) {
 		allow     bool
 		want      string
 	}{
-		"extractable":              {pkcs11.CKA_EXTRACTABLE, yes, false, "CKA_EXTRACTABLE"},
-		"extractable, allowed":     {pkcs11.CKA_EXTRACTABLE, yes, true, ""},
-		"not sensitive":            {pkcs11.CKA_SENSITIVE, no, false, "CKA_SENSITIVE"},
-		"not sensitive, allowed":   {pkcs11.CKA_SENSITIVE, no, true, ""},
-		"may not sign":             {pkcs11.CKA_SIGN, no, true, "CKA_SIGN"},
-		"P-256":                    {pkcs11.CKA_EC_PARAMS, []byte{0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07}, true, "not secp256k1"},
-		"curve by its name":        {pkcs11.CKA_EC_PARAMS, append([]byte{0x13, 9}, "secp256k1"...), false, ""},
-		"point of another curve":   {pkcs11.CKA_EC_POINT, append([]byte{0x04, 0x41, 0x04}, make([]byte, 64)...), false, "CKA_EC_POINT"},
+		"extractable":            {pkcs11.CKA_EXTRACTABLE, yes, false, "CKA_EXTRACTABLE"},
+		"extractable, allowed":   {pkcs11.CKA_EXTRACTABLE, yes, true, ""},
+		"not sensitive":          {pkcs11.CKA_SENSITIVE, no, false, "CKA_SENSITIVE"},
+		"not sensitive, allowed": {pkcs11.CKA_SENSITIVE, no, true, ""},
+		"may not sign":           {pkcs11.CKA_SIGN, no, true, "CKA_SIGN"},
+		"P-256": {pkcs11.CKA_EC_PARAMS,
+			[]byte{0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07}, true, "not secp256k1"},
+		"curve by its name": {pkcs11.CKA_EC_PARAMS, append([]byte{0x13, 9}, "secp256k1"...), false, ""},
+		"point of another curve": {pkcs11.CKA_EC_POINT, append([]byte{0x04, 0x41, 0x04}, make([]byte, 64)...), false,
+			"CKA_EC_POINT"},
 		"public object of another": {pkcs11.CKA_EC_POINT, otherPoint(t), false, hsm.ErrWrongKey.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {

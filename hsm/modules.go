@@ -160,9 +160,11 @@ func (u URI) Locate() (string, error) {
 func moduleFolders() []string {
 	folders := []string{
 		"/usr/lib64/pkcs11", "/usr/lib/pkcs11", "/usr/lib64/softhsm", "/usr/lib/softhsm",
-		"/usr/local/lib/pkcs11", "/usr/local/lib/softhsm", "/usr/local/lib64", "/usr/local/lib", "/usr/lib64", "/usr/lib",
+		"/usr/local/lib/pkcs11", "/usr/local/lib/softhsm", "/usr/local/lib64", "/usr/local/lib", "/usr/lib64",
+		"/usr/lib",
 	}
-	for _, pattern := range []string{"/usr/lib/*-linux-gnu/pkcs11", "/usr/lib/*-linux-gnu/softhsm", "/usr/lib/*-linux-gnu"} {
+	for _, pattern := range []string{"/usr/lib/*-linux-gnu/pkcs11", "/usr/lib/*-linux-gnu/softhsm",
+		"/usr/lib/*-linux-gnu"} {
 		if found, err := filepath.Glob(pattern); err == nil {
 			folders = append(folders, found...)
 		}

@@ -16,7 +16,8 @@ func TestModuleIsOpenedOncePerProcess(t *testing.T) {
 	t.Parallel()
 	token := hsmtest.New(t)
 	s := open(t, newFaulty(t), hsm.Options{URI: token.URI})
-	if _, err := hsm.Open(t.Context(), hsm.Options{URI: token.URI}); err == nil || !strings.Contains(err.Error(), "this process already uses the module") {
+	if _, err := hsm.Open(t.Context(), hsm.Options{URI: token.URI}); err == nil ||
+		!strings.Contains(err.Error(), "this process already uses the module") {
 		t.Errorf("got %v", err)
 	}
 	mustSign(t, s) // the second Open must not have finalised it

@@ -21,7 +21,8 @@ func (u URI) ReadPIN() (*PIN, error) {
 	}
 	// The group may read it: systemd provides credentials with mode 0440.
 	if stat.Mode().Perm()&0o007 != 0 {
-		return nil, fmt.Errorf("read the PIN: every user can open %s (mode %04o): chmod 0600 %[1]s", path, stat.Mode().Perm())
+		return nil,
+			fmt.Errorf("read the PIN: every user can open %s (mode %04o): chmod 0600 %[1]s", path, stat.Mode().Perm())
 	}
 	f, err := os.Open(path)
 	if err != nil {

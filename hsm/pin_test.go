@@ -28,7 +28,8 @@ func TestWrongPINIsTriedOnce(t *testing.T) {
 	u.PINSource = secretFile(t, "31415926", 0o600)
 	f := newFaulty(t)
 	_, err := tryOpen(t, f, hsm.Options{URI: u})
-	if !errors.Is(err, hsm.ErrPIN) || !strings.Contains(err.Error(), "CKR_PIN_INCORRECT") || !strings.Contains(err.Error(), "pin-source") {
+	if !errors.Is(err, hsm.ErrPIN) || !strings.Contains(err.Error(), "CKR_PIN_INCORRECT") ||
+		!strings.Contains(err.Error(), "pin-source") {
 		t.Errorf("got %v, want ErrPIN with the cause and the remedy", err)
 	}
 	if strings.Contains(err.Error(), "31415926") {
@@ -81,7 +82,8 @@ func TestPINThatBecameWrongIsTriedOnce(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if log := logged.String(); strings.Contains(log, "31415926") || strings.Contains(log, strings.TrimSpace(string(pin))) {
+	if log := logged.String(); strings.Contains(log, "31415926") ||
+		strings.Contains(log, strings.TrimSpace(string(pin))) {
 		t.Errorf("the log shows a PIN:\n%s", log)
 	}
 }

@@ -30,7 +30,8 @@ type module interface {
 	FindObjects(s pkcs11.SessionHandle, most int) ([]pkcs11.ObjectHandle, bool, error)
 	FindObjectsFinal(pkcs11.SessionHandle) error
 	GetAttributeValue(pkcs11.SessionHandle, pkcs11.ObjectHandle, []*pkcs11.Attribute) ([]*pkcs11.Attribute, error)
-	GenerateKeyPair(s pkcs11.SessionHandle, m []*pkcs11.Mechanism, public, private []*pkcs11.Attribute) (pkcs11.ObjectHandle, pkcs11.ObjectHandle, error)
+	GenerateKeyPair(s pkcs11.SessionHandle, m []*pkcs11.Mechanism, public,
+		private []*pkcs11.Attribute) (pkcs11.ObjectHandle, pkcs11.ObjectHandle, error)
 
 	SignInit(pkcs11.SessionHandle, []*pkcs11.Mechanism, pkcs11.ObjectHandle) error
 	Sign(pkcs11.SessionHandle, []byte) ([]byte, error)

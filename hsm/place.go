@@ -168,11 +168,13 @@ func (p *place) enter() {
 	away := time.Since(p.since)
 	p.out, p.since, p.left, p.returned = nil, time.Now(), make(chan struct{}), true
 	p.mu.Unlock()
-	p.log(slog.LevelInfo, "HSM token in use again", "away", away.Round(time.Millisecond).String(), "well", p.tokens.countWell())
+	p.log(slog.LevelInfo, "HSM token in use again", "away", away.Round(time.Millisecond).String(),
+		"well", p.tokens.countWell())
 }
 
 func (p *place) log(level slog.Level, message string, attributes ...any) {
-	p.tokens.options.Logger.Log(context.Background(), level, message, append([]any{"position", p.number, "token", p.label()}, attributes...)...)
+	p.tokens.options.Logger.Log(context.Background(), level, message,
+		append([]any{"position", p.number, "token", p.label()}, attributes...)...)
 }
 
 // watch monitors the token until Close.

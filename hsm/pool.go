@@ -59,7 +59,8 @@ func poolSize(o Options, tokenMaximum uint) (size, most int) {
 	if o.Sessions <= 0 {
 		size, most = fewSessions, mostSessions
 	}
-	if tokenMaximum == pkcs11.CK_EFFECTIVELY_INFINITE || tokenMaximum == pkcs11.CK_UNAVAILABLE_INFORMATION || uint(most) <= tokenMaximum {
+	if tokenMaximum == pkcs11.CK_EFFECTIVELY_INFINITE || tokenMaximum == pkcs11.CK_UNAVAILABLE_INFORMATION ||
+		uint(most) <= tokenMaximum {
 		return size, most
 	}
 	if o.Sessions > 0 {

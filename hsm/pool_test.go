@@ -152,7 +152,8 @@ func TestWaitEndsWithTheContext(t *testing.T) {
 func TestContextWithoutDeadlineIsBounded(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)
-	options := hsm.Options{URI: hsmtest.New(t).URI, Sessions: 1}.Through(f.wrap).Within(10*time.Millisecond, time.Second, time.Millisecond)
+	options := hsm.Options{URI: hsmtest.New(t).URI, Sessions: 1}.Through(f.wrap).Within(10*time.Millisecond,
+		time.Second, time.Millisecond)
 	s, err := hsm.Open(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +170,8 @@ func TestContextWithoutDeadlineIsBounded(t *testing.T) {
 func TestCloseNamesACallThatHangs(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)
-	options := hsm.Options{URI: hsmtest.New(t).URI, Sessions: 2}.Through(f.wrap).Within(time.Second, 10*time.Millisecond, time.Millisecond)
+	options := hsm.Options{URI: hsmtest.New(t).URI, Sessions: 2}.Through(f.wrap).Within(time.Second,
+		10*time.Millisecond, time.Millisecond)
 	s, err := hsm.Open(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)

@@ -12,9 +12,9 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// publicKeyOf returns the public key of k: 65 bytes, SEC 1 uncompressed, or the 32 bytes of an Ed25519 key. It reads the
-// public key objects, and a trial signature must verify with the result. If the token has no such object, publicKeyOf
-// computes a secp256k1 key from trial signatures.
+// publicKeyOf returns the public key of k: 65 bytes, SEC 1 uncompressed, or the 32 bytes of an Ed25519 key. It reads
+// the public key objects, and a trial signature must verify with the result. If the token has no such object,
+// publicKeyOf computes a secp256k1 key from trial signatures.
 func publicKeyOf(m module, h pkcs11.SessionHandle, k privateKey) ([]byte, error) {
 	points, err := publicPoints(m, h, k)
 	if err != nil {

@@ -37,11 +37,13 @@ func stepFor(err error) step {
 	}
 	switch rvOf(err) {
 	case pkcs11.CKR_SESSION_HANDLE_INVALID, pkcs11.CKR_SESSION_CLOSED, pkcs11.CKR_SESSION_COUNT,
-		pkcs11.CKR_OPERATION_ACTIVE, pkcs11.CKR_OPERATION_NOT_INITIALIZED, pkcs11.CKR_FUNCTION_CANCELED, pkcs11.CKR_CANCEL,
+		pkcs11.CKR_OPERATION_ACTIVE, pkcs11.CKR_OPERATION_NOT_INITIALIZED, pkcs11.CKR_FUNCTION_CANCELED,
+		pkcs11.CKR_CANCEL,
 		pkcs11.CKR_GENERAL_ERROR, pkcs11.CKR_FUNCTION_FAILED, pkcs11.CKR_HOST_MEMORY, pkcs11.CKR_DEVICE_MEMORY:
 		return stepSession
 	case pkcs11.CKR_KEY_HANDLE_INVALID, pkcs11.CKR_OBJECT_HANDLE_INVALID, pkcs11.CKR_SLOT_ID_INVALID,
-		pkcs11.CKR_DEVICE_REMOVED, pkcs11.CKR_TOKEN_NOT_PRESENT, pkcs11.CKR_TOKEN_NOT_RECOGNIZED, pkcs11.CKR_DEVICE_ERROR:
+		pkcs11.CKR_DEVICE_REMOVED, pkcs11.CKR_TOKEN_NOT_PRESENT, pkcs11.CKR_TOKEN_NOT_RECOGNIZED,
+		pkcs11.CKR_DEVICE_ERROR:
 		return stepKey
 	case pkcs11.CKR_USER_NOT_LOGGED_IN:
 		return stepLogin
@@ -59,7 +61,8 @@ func stepFor(err error) step {
 // because tokens report a stale key handle with many codes.
 func nextStep(err error, taken step) step {
 	needed := stepFor(err)
-	if call, ok := errors.AsType[*callError](err); ok && needed == stepNone && taken < stepKey && call.function == "C_SignInit" {
+	if call, ok := errors.AsType[*callError](err); ok && needed == stepNone && taken < stepKey &&
+		call.function == "C_SignInit" {
 		needed = stepKey
 	}
 	if needed == stepNone || errors.Is(err, ErrWrongKey) && taken >= stepKey {
@@ -86,7 +89,8 @@ func (s *Signer) persist(ctx context.Context, call func(context.Context) error) 
 
 // persistAfter is persist after a first failed call. generation is the generation of handles that the failed call used.
 // A nil failure means that no call was made yet.
-func (s *Signer) persistAfter(ctx context.Context, failure error, generation uint64, call func(context.Context) error) error {
+func (s *Signer) persistAfter(ctx context.Context, failure error, generation uint64,
+	call func(context.Context) error) error {
 	taken := stepNone
 	for try := 1; ; {
 		err := failure
@@ -226,7 +230,8 @@ func (s *Signer) repair(next step, fault error) {
 		err := s.reconnect(next)
 		if s.endAttempt(err) {
 			if err == nil {
-				log.Info("HSM repaired", "repair", next.String(), "took", time.Since(began).Round(time.Millisecond).String())
+				log.Info("HSM repaired", "repair", next.String(),
+					"took", time.Since(began).Round(time.Millisecond).String())
 			} else {
 				log.Error("HSM repair stopped until restart", "err", err.Error())
 			}

@@ -53,15 +53,17 @@ func TestFaultsAreMendedByTheStepTheyNeed(t *testing.T) {
 		damage func(*faulty)
 		want   repairSteps // in addition to the start
 	}{
-		"CKR_SESSION_HANDLE_INVALID":       {once("C_SignInit", pkcs11.CKR_SESSION_HANDLE_INVALID), repairSteps{1, 0, 0}},
-		"CKR_SESSION_CLOSED":               {once("C_Sign", pkcs11.CKR_SESSION_CLOSED), repairSteps{1, 0, 0}},
-		"CKR_OPERATION_ACTIVE":             {once("C_SignInit", pkcs11.CKR_OPERATION_ACTIVE), repairSteps{1, 0, 0}},
-		"CKR_GENERAL_ERROR":                {once("C_Sign", pkcs11.CKR_GENERAL_ERROR), repairSteps{1, 0, 0}},
-		"CKR_FUNCTION_FAILED":              {once("C_Sign", pkcs11.CKR_FUNCTION_FAILED), repairSteps{1, 0, 0}},
-		"CKR_HOST_MEMORY":                  {once("C_Sign", pkcs11.CKR_HOST_MEMORY), repairSteps{1, 0, 0}},
-		"a vendor's own":                   {once("C_Sign", pkcs11.CKR_VENDOR_DEFINED+7), repairSteps{1, 0, 0}},
-		"CKR_KEY_HANDLE_INVALID":           {once("C_SignInit", pkcs11.CKR_KEY_HANDLE_INVALID), repairSteps{0, 0, 0}},
-		"CKR_OBJECT_HANDLE_INVALID":        {once("C_SignInit", pkcs11.CKR_OBJECT_HANDLE_INVALID), repairSteps{0, 0, 0}},
+		"CKR_SESSION_HANDLE_INVALID": {once("C_SignInit", pkcs11.CKR_SESSION_HANDLE_INVALID),
+			repairSteps{1, 0, 0}},
+		"CKR_SESSION_CLOSED":     {once("C_Sign", pkcs11.CKR_SESSION_CLOSED), repairSteps{1, 0, 0}},
+		"CKR_OPERATION_ACTIVE":   {once("C_SignInit", pkcs11.CKR_OPERATION_ACTIVE), repairSteps{1, 0, 0}},
+		"CKR_GENERAL_ERROR":      {once("C_Sign", pkcs11.CKR_GENERAL_ERROR), repairSteps{1, 0, 0}},
+		"CKR_FUNCTION_FAILED":    {once("C_Sign", pkcs11.CKR_FUNCTION_FAILED), repairSteps{1, 0, 0}},
+		"CKR_HOST_MEMORY":        {once("C_Sign", pkcs11.CKR_HOST_MEMORY), repairSteps{1, 0, 0}},
+		"a vendor's own":         {once("C_Sign", pkcs11.CKR_VENDOR_DEFINED+7), repairSteps{1, 0, 0}},
+		"CKR_KEY_HANDLE_INVALID": {once("C_SignInit", pkcs11.CKR_KEY_HANDLE_INVALID), repairSteps{0, 0, 0}},
+		"CKR_OBJECT_HANDLE_INVALID": {once("C_SignInit", pkcs11.CKR_OBJECT_HANDLE_INVALID),
+			repairSteps{0, 0, 0}},
 		"CKR_USER_NOT_LOGGED_IN":           {once("C_SignInit", pkcs11.CKR_USER_NOT_LOGGED_IN), repairSteps{0, 1, 0}},
 		"CKR_DEVICE_REMOVED":               {once("C_Sign", pkcs11.CKR_DEVICE_REMOVED), repairSteps{1, 0, 0}},
 		"CKR_TOKEN_NOT_PRESENT":            {once("C_SignInit", pkcs11.CKR_TOKEN_NOT_PRESENT), repairSteps{1, 0, 0}},
@@ -233,7 +235,8 @@ func TestAnotherKeyAfterARepairIsRefused(t *testing.T) {
 func TestHangingCallDoesNotStopTheRepairOfOtherSessions(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)
-	options := hsm.Options{URI: hsmtest.New(t).URI, Sessions: 2}.Through(f.wrap).Within(10*time.Second, 20*time.Millisecond, time.Millisecond)
+	options := hsm.Options{URI: hsmtest.New(t).URI, Sessions: 2}.Through(f.wrap).Within(10*time.Second,
+		20*time.Millisecond, time.Millisecond)
 	s, err := hsm.Open(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
@@ -259,7 +262,8 @@ func TestHangingCallDoesNotStopTheRepairOfOtherSessions(t *testing.T) {
 // failNowAndThen makes 2 in 100 calls fail, with any repairable fault, and 1 in 200 signatures wrong.
 func failNowAndThen(f *faulty, injected *atomic.Int32) {
 	faults := []uint{
-		pkcs11.CKR_SESSION_HANDLE_INVALID, pkcs11.CKR_SESSION_CLOSED, pkcs11.CKR_USER_NOT_LOGGED_IN, pkcs11.CKR_KEY_HANDLE_INVALID,
+		pkcs11.CKR_SESSION_HANDLE_INVALID, pkcs11.CKR_SESSION_CLOSED, pkcs11.CKR_USER_NOT_LOGGED_IN,
+		pkcs11.CKR_KEY_HANDLE_INVALID,
 		pkcs11.CKR_DEVICE_REMOVED, pkcs11.CKR_TOKEN_NOT_PRESENT, pkcs11.CKR_DEVICE_ERROR, pkcs11.CKR_GENERAL_ERROR,
 	}
 	f.set(func() {
@@ -335,6 +339,8 @@ func TestEverySignatureIsRightUnderContinuousFaults(t *testing.T) {
 	if err != nil || status.Signatures+uint64(wrongTwice.Load()) != goroutines*each+1 || injected.Load() == 0 {
 		t.Errorf("%d faults; status %+v, %v", injected.Load(), status, err)
 	}
-	t.Logf("%d faults, %d repairs, %d times C_Initialize, %d logins, %d wrong signatures withheld, %d requests refused for them",
-		injected.Load(), status.Repairs, f.count("C_Initialize"), f.count("C_Login"), status.WrongSignatures, wrongTwice.Load())
+	t.Logf(
+		"%d faults, %d repairs, %d times C_Initialize, %d logins, %d wrong signatures withheld, %d requests refused for them",
+		injected.Load(), status.Repairs, f.count("C_Initialize"), f.count("C_Login"), status.WrongSignatures,
+		wrongTwice.Load())
 }

@@ -48,7 +48,8 @@ type limits struct {
 }
 
 // standardLimits are the limits of every Signer except in tests.
-var standardLimits = limits{call: 30 * time.Second, drain: 5 * time.Second, pause: 50 * time.Millisecond, retire: 30 * time.Second}
+var standardLimits = limits{call: 30 * time.Second, drain: 5 * time.Second, pause: 50 * time.Millisecond,
+	retire: 30 * time.Second}
 
 func (o Options) withDefaults() Options {
 	if o.Logger == nil {
@@ -183,8 +184,8 @@ func (s *Signer) SignUnchecked(ctx context.Context, d appliance.Digest) (rs [64]
 	return rs, err
 }
 
-// SignMessage returns the token's Ed25519 signature of a message. The caller, which is another process, verifies it. A fault is
-// repaired as in Sign. The Signer must have Algorithm Ed25519.
+// SignMessage returns the token's Ed25519 signature of a message. The caller, which is another process, verifies it. A
+// fault is repaired as in Sign. The Signer must have Algorithm Ed25519.
 func (s *Signer) SignMessage(ctx context.Context, message []byte) (signature [ed25519.SignatureSize]byte, err error) {
 	err = s.persist(ctx, func(ctx context.Context) error {
 		signature, err = use(ctx, s, func(one *session) ([ed25519.SignatureSize]byte, error) {
@@ -247,7 +248,8 @@ func (s *Signer) probe(one *session) error {
 	if err := s.openSession(one, h.slot); err != nil {
 		return err
 	}
-	_, err := s.module.GetAttributeValue(one.handle, h.key, []*pkcs11.Attribute{pkcs11.NewAttribute(pkcs11.CKA_CLASS, nil)})
+	_, err := s.module.GetAttributeValue(one.handle, h.key,
+		[]*pkcs11.Attribute{pkcs11.NewAttribute(pkcs11.CKA_CLASS, nil)})
 	return failed("C_GetAttributeValue", err)
 }
 

@@ -74,7 +74,8 @@ type KeyStatus struct {
 	Extractable bool               `json:"extractable"`
 	Sign        bool               `json:"sign"`
 	Address     *appliance.Address `json:"address,omitempty"`
-	PublicKey   string             `json:"publicKey,omitempty"` // 0x and hex: 65 bytes, SEC 1 uncompressed, or 32 bytes of an Ed25519 key
+	// 0x and hex: 65 bytes, SEC 1 uncompressed, or 32 bytes of an Ed25519 key
+	PublicKey string `json:"publicKey,omitempty"`
 }
 
 // SessionStatus counts the sessions of this process.
@@ -136,8 +137,9 @@ type Usage struct {
 // Usage returns the counts. It never waits.
 func (s *Signer) Usage() Usage {
 	return Usage{
-		Ready: s.fault() == nil, Signatures: s.signatures.Load(), WrongSignatures: s.wrong.Load(), Repairs: s.repaired.Load(),
-		InUse: max(0, s.sessions()-s.unused()), Sessions: s.sessions(), MostSessions: cap(s.idle),
+		Ready: s.fault() == nil, Signatures: s.signatures.Load(), WrongSignatures: s.wrong.Load(),
+		Repairs: s.repaired.Load(),
+		InUse:   max(0, s.sessions()-s.unused()), Sessions: s.sessions(), MostSessions: cap(s.idle),
 		AtOnce: 2 * s.sessions(),
 	}
 }
@@ -240,8 +242,10 @@ func describeToken(m module, t token, mechanisms []string) TokenStatus {
 		mechanisms = mechanismNames(m, t.slot)
 	}
 	return TokenStatus{
-		Label: t.info.Label, Serial: t.info.SerialNumber, Manufacturer: t.info.ManufacturerID, Model: t.info.Model, Slot: t.slot,
-		PINCountLow: has(pkcs11.CKF_USER_PIN_COUNT_LOW), PINFinalTry: has(pkcs11.CKF_USER_PIN_FINAL_TRY), PINLocked: has(pkcs11.CKF_USER_PIN_LOCKED),
+		Label: t.info.Label, Serial: t.info.SerialNumber, Manufacturer: t.info.ManufacturerID, Model: t.info.Model,
+		Slot:        t.slot,
+		PINCountLow: has(pkcs11.CKF_USER_PIN_COUNT_LOW), PINFinalTry: has(pkcs11.CKF_USER_PIN_FINAL_TRY),
+		PINLocked:  has(pkcs11.CKF_USER_PIN_LOCKED),
 		Mechanisms: mechanisms,
 	}
 }

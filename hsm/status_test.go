@@ -26,13 +26,17 @@ func TestStatusShowsAllAndNoPIN(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, status := range map[string]hsm.Status{"inspected": inspected, "running": running} {
-		if !status.Ready || status.Module.Path != token.URI.ModulePath || status.Module.Manufacturer != "SoftHSM" || status.Token.Label != token.URI.Token ||
-			status.Token.Serial == "" || len(status.Token.Mechanisms) != 2 || status.Key.Label != "attestor" || status.Key.ID != token.Key.ID ||
-			status.Key.Curve != "secp256k1" || !status.Key.Sensitive || status.Key.Extractable || !status.Key.Sign || *status.Key.Address != token.Key.Address {
+		if !status.Ready || status.Module.Path != token.URI.ModulePath || status.Module.Manufacturer != "SoftHSM" ||
+			status.Token.Label != token.URI.Token ||
+			status.Token.Serial == "" || len(status.Token.Mechanisms) != 2 || status.Key.Label != "attestor" ||
+			status.Key.ID != token.Key.ID ||
+			status.Key.Curve != "secp256k1" || !status.Key.Sensitive || status.Key.Extractable || !status.Key.Sign ||
+			*status.Key.Address != token.Key.Address {
 			t.Errorf("%s: %+v", name, status)
 		}
 		pin, _ := os.ReadFile(token.PINFile)
-		if text, err := json.Marshal(status); err != nil || strings.Contains(string(text), strings.TrimSpace(string(pin))) {
+		if text, err := json.Marshal(status); err != nil ||
+			strings.Contains(string(text), strings.TrimSpace(string(pin))) {
 			t.Errorf("%s: %s, %v", name, text, err)
 		}
 	}
@@ -49,7 +53,8 @@ func TestInspectTellsHowFarItCame(t *testing.T) {
 		return value, nil
 	}
 	status, err := hsm.Inspect(t.Context(), hsm.Options{URI: token.URI}.Through(f.wrap))
-	if err == nil || status.Ready || !status.Key.Extractable || status.Token.Label != token.URI.Token || status.LastError != err.Error() {
+	if err == nil || status.Ready || !status.Key.Extractable || status.Token.Label != token.URI.Token ||
+		status.LastError != err.Error() {
 		t.Errorf("%+v, %v", status, err)
 	}
 }

@@ -26,7 +26,8 @@ func (t token) String() string {
 // matches reports whether the token has all attributes of the URI.
 func (t token) matches(u URI) bool {
 	same := func(want, has string) bool { return want == "" || want == has }
-	return same(u.Token, t.info.Label) && same(u.Serial, t.info.SerialNumber) && same(u.Manufacturer, t.info.ManufacturerID) &&
+	return same(u.Token, t.info.Label) && same(u.Serial, t.info.SerialNumber) &&
+		same(u.Manufacturer, t.info.ManufacturerID) &&
 		same(u.Model, t.info.Model) && (u.SlotID == nil || *u.SlotID == t.slot)
 }
 
@@ -80,14 +81,17 @@ func findToken(m module, u URI) (token, error) {
 		if len(list) == 0 {
 			notFound = fmt.Errorf("%w: %w", ErrNotFound, ErrNoToken)
 		}
-		return token{}, fmt.Errorf("token with %s: %w; %s", u.tokenAttributes(), notFound, present("initialised tokens", there))
+		return token{},
+			fmt.Errorf("token with %s: %w; %s", u.tokenAttributes(), notFound, present("initialised tokens", there))
 	}
-	return token{}, fmt.Errorf("token with %s: %w, add serial or slot-id to the URI; %s", u.tokenAttributes(), ErrAmbiguous, present("matching tokens", matching))
+	return token{}, fmt.Errorf("token with %s: %w, add serial or slot-id to the URI; %s", u.tokenAttributes(),
+		ErrAmbiguous, present("matching tokens", matching))
 }
 
 // tokenAttributes returns the part of the URI that names the token.
 func (u URI) tokenAttributes() string {
-	only := URI{Token: u.Token, Manufacturer: u.Manufacturer, Model: u.Model, Serial: u.Serial, SlotID: u.SlotID}.String()
+	only := URI{Token: u.Token, Manufacturer: u.Manufacturer, Model: u.Model, Serial: u.Serial,
+		SlotID: u.SlotID}.String()
 	if only == uriScheme {
 		return "any attributes"
 	}

@@ -25,7 +25,9 @@ func TestTokenAndKeyAreFoundByAllAttributes(t *testing.T) {
 		change func(*hsm.URI)
 		want   error
 	}{
-		"all of them":         {func(u *hsm.URI) { u.ID, u.SlotID, u.Serial, u.Model = id, &slot, status.Token.Serial, "SoftHSM v2" }, nil},
+		"all of them": {func(u *hsm.URI) {
+			u.ID, u.SlotID, u.Serial, u.Model = id, &slot, status.Token.Serial, "SoftHSM v2"
+		}, nil},
 		"the id alone":        {func(u *hsm.URI) { u.Object, u.ID = "", id }, nil},
 		"the only key":        {func(u *hsm.URI) { u.Object = "" }, nil},
 		"another serial":      {func(u *hsm.URI) { u.Serial = "0" }, hsm.ErrNotFound},
@@ -67,10 +69,16 @@ func TestAmbiguousAndMissingAreListed(t *testing.T) {
 		is     error
 		want   []string
 	}{
-		"two keys":   {func(u *hsm.URI) { u.Object = "" }, hsm.ErrAmbiguous, []string{`"attestor"`, `"second"`, one.Key.ID, second.ID}},
-		"two tokens": {func(u *hsm.URI) { u.Token = "" }, hsm.ErrAmbiguous, []string{`"attestd"`, `"other"`, "serial=", "slot-id="}},
-		"no key":     {func(u *hsm.URI) { u.Object = "third" }, hsm.ErrNotFound, []string{`"attestor"`, `"second"`}},
-		"no token":   {func(u *hsm.URI) { u.Token = "nowhere" }, hsm.ErrNotFound, []string{"token=nowhere", `"attestd"`, `"other"`}},
+		"two keys": {func(u *hsm.URI) {
+			u.Object = ""
+		}, hsm.ErrAmbiguous, []string{`"attestor"`, `"second"`, one.Key.ID, second.ID}},
+		"two tokens": {func(u *hsm.URI) {
+			u.Token = ""
+		}, hsm.ErrAmbiguous, []string{`"attestd"`, `"other"`, "serial=", "slot-id="}},
+		"no key": {func(u *hsm.URI) { u.Object = "third" }, hsm.ErrNotFound, []string{`"attestor"`, `"second"`}},
+		"no token": {func(u *hsm.URI) {
+			u.Token = "nowhere"
+		}, hsm.ErrNotFound, []string{"token=nowhere", `"attestd"`, `"other"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := one.URI
@@ -131,7 +139,8 @@ func TestAModuleWithoutAnyTokenIsToldApart(t *testing.T) {
 	f.noSlots = false
 	other := token.URI
 	other.Token = "nowhere"
-	if _, err := tryOpen(t, f, hsm.Options{URI: other}); errors.Is(err, hsm.ErrNoToken) || !errors.Is(err, hsm.ErrNotFound) {
+	if _, err := tryOpen(t, f, hsm.Options{URI: other}); errors.Is(err, hsm.ErrNoToken) ||
+		!errors.Is(err, hsm.ErrNotFound) {
 		t.Errorf("got %v, want ErrNotFound alone", err)
 	}
 }

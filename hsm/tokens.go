@@ -99,7 +99,9 @@ func (t *Tokens) Ready(ctx context.Context) error {
 	if !t.anyWell() {
 		return Unavailable(t.whyNot(), time.Second)
 	}
-	_, err := ask(ctx, t, func(ctx context.Context, p *place) (struct{}, error) { return struct{}{}, p.opened().Ready(ctx) })
+	_, err := ask(ctx, t, func(ctx context.Context, p *place) (struct{}, error) {
+		return struct{}{}, p.opened().Ready(ctx)
+	})
 	return err
 }
 

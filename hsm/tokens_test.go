@@ -252,7 +252,8 @@ func TestATokenThatIsSlowButSignsStaysInUse(t *testing.T) {
 		time.Sleep(time.Minute) // the call of the first token times out
 		status, err := s.Status(t.Context())
 		if err != nil || status.Tokens[0].HandedOver != 1 || status.Tokens[1].HandedOver != 0 {
-			t.Errorf("handed over %d and %d, %v, want 1 and 0", status.Tokens[0].HandedOver, status.Tokens[1].HandedOver, err)
+			t.Errorf("handed over %d and %d, %v, want 1 and 0", status.Tokens[0].HandedOver,
+				status.Tokens[1].HandedOver, err)
 		}
 	})
 }
@@ -423,7 +424,8 @@ func TestWithoutAnyTokenTheStartFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		each := standIns(2)
 		each[0].fault, each[1].fault = errDevice, hsm.ErrPIN
-		if _, err := openStandIns(t, each, nil); !errors.Is(err, errDevice) || !errors.Is(err, hsm.ErrPIN) || !strings.Contains(err.Error(), "token 2") {
+		if _, err := openStandIns(t, each, nil); !errors.Is(err, errDevice) || !errors.Is(err, hsm.ErrPIN) ||
+			!strings.Contains(err.Error(), "token 2") {
 			t.Errorf("%v", err)
 		}
 	})

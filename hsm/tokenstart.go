@@ -27,7 +27,8 @@ func OpenTokens(ctx context.Context, order []Place, options TokensOptions) (*Tok
 	t.closing, t.stop = context.WithCancel(context.Background())
 	t.closed = sync.OnceValue(t.shutDown)
 	for i, o := range order {
-		t.places = append(t.places, &place{Place: o, number: i + 1, tokens: t, since: time.Now(), left: make(chan struct{}), calm: leastCalm})
+		t.places = append(t.places,
+			&place{Place: o, number: i + 1, tokens: t, since: time.Now(), left: make(chan struct{}), calm: leastCalm})
 	}
 	var err error
 	if t.single() {
@@ -137,7 +138,8 @@ func (t *Tokens) choose(early []opening) error {
 	case t.publicKey == nil:
 		return failuresOf(early)
 	case !agree:
-		return fmt.Errorf("the tokens have different keys: %s; set hsm.address to the right one (%w)", strings.Join(told, "; "), ErrOtherKey)
+		return fmt.Errorf("the tokens have different keys: %s; set hsm.address to the right one (%w)",
+			strings.Join(told, "; "), ErrOtherKey)
 	}
 	return nil
 }

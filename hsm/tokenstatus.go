@@ -50,7 +50,8 @@ func (t *Tokens) Standings() []Standing {
 func (p *place) standing() Standing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Standing{Position: p.number, Name: p.label(), State: TokenReady, Since: p.since.UTC(), HandedOver: p.handedOver}
+	s := Standing{Position: p.number, Name: p.label(), State: TokenReady, Since: p.since.UTC(),
+		HandedOver: p.handedOver}
 	switch {
 	case p.out != nil && serious(p.out):
 		s.State, s.Reason = TokenRefused, p.out.Error()
@@ -92,7 +93,8 @@ func (t *Tokens) Status(ctx context.Context) (Status, error) {
 	status := all[t.first().number-1].Status
 	usage := t.Usage()
 	status.Ready = usage.Ready
-	status.Signatures, status.WrongSignatures, status.Repairs, status.Restarts = usage.Signatures, usage.WrongSignatures, usage.Repairs, usage.Restarts
+	status.Signatures, status.WrongSignatures, status.Repairs, status.Restarts = usage.Signatures,
+		usage.WrongSignatures, usage.Repairs, usage.Restarts
 	status.Tokens = all
 	return status, nil
 }

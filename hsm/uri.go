@@ -172,7 +172,8 @@ func (u URI) Credential() string {
 
 // isCredentialName reports whether a name is valid as a file name.
 func isCredentialName(name string) bool {
-	return name != "" && name != "." && name != ".." && len(name) <= 255 && utf8.ValidString(name) && !strings.ContainsAny(name, "/\x00")
+	return name != "" && name != "." && name != ".." && len(name) <= 255 && utf8.ValidString(name) &&
+		!strings.ContainsAny(name, "/\x00")
 }
 
 // PINFile returns the path of the file that pin-source names, "" if there is no pin-source. For a credential,

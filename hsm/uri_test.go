@@ -18,15 +18,18 @@ func TestParseURIReadsAllAttributes(t *testing.T) {
 	}{
 		"as in the documentation": {
 			"pkcs11:token=attestd;object=attestor?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/etc/attestd/pin",
-			hsm.URI{Token: "attestd", Object: "attestor", ModulePath: "/usr/lib/softhsm/libsofthsm2.so", PINSource: "file:/etc/attestd/pin"},
+			hsm.URI{Token: "attestd", Object: "attestor", ModulePath: "/usr/lib/softhsm/libsofthsm2.so",
+				PINSource: "file:/etc/attestd/pin"},
 		},
 		"all": {
 			"pkcs11:token=t;manufacturer=m;model=o;serial=s;object=k;id=%00%FFa;slot-id=7;type=private?module-path=/m&module-name=n&pin-source=/p",
-			hsm.URI{Token: "t", Manufacturer: "m", Model: "o", Serial: "s", Object: "k", ID: []byte("\x00\xffa"), SlotID: &slot,
+			hsm.URI{Token: "t", Manufacturer: "m", Model: "o", Serial: "s", Object: "k", ID: []byte("\x00\xffa"),
+				SlotID:     &slot,
 				ModulePath: "/m", ModuleName: "n", PINSource: "/p"},
 		},
-		"percent-encoded":   {"pkcs11:token=The%20token%3B%c3%a9", hsm.URI{Token: "The token;é"}},
-		"a credential":      {"pkcs11:token=t?pin-source=credential:pin", hsm.URI{Token: "t", PINSource: "credential:pin"}},
+		"percent-encoded": {"pkcs11:token=The%20token%3B%c3%a9", hsm.URI{Token: "The token;é"}},
+		"a credential": {"pkcs11:token=t?pin-source=credential:pin",
+			hsm.URI{Token: "t", PINSource: "credential:pin"}},
 		"file with host":    {"pkcs11:?pin-source=file:///etc/pin", hsm.URI{PINSource: "file:///etc/pin"}},
 		"nothing":           {"pkcs11:", hsm.URI{}},
 		"only a query":      {"pkcs11:?module-name=softhsm2", hsm.URI{ModuleName: "softhsm2"}},

@@ -35,7 +35,8 @@ func newNetwork(t *testing.T) *network {
 	n := &network{bridge: "att" + strconv.FormatInt(time.Now().UnixNano()%1e9, 36)}
 	host(t, "ip", "link", "add", n.bridge, "type", "bridge")
 	t.Cleanup(func() {
-		if out, err := exec.Command("ip", "link", "delete", n.bridge).CombinedOutput(); err != nil { // the test's context has ended
+		if out, err := exec.Command("ip", "link", "delete", n.bridge).CombinedOutput(); err != nil {
+			// the test's context has ended
 			t.Errorf("%v: %s", err, out)
 		}
 	})
@@ -81,10 +82,12 @@ func newTeam(t *testing.T) *team {
 	t.Helper()
 	team := &team{network: newNetwork(t), manual: readManual(t, "../docs/cluster.md"), machines: map[string]*operator{}}
 	for _, name := range []string{"db1", "db2"} {
-		team.machines[name] = &operator{manual: team.manual, folder: "/root", lifeCycle: &lifeCycle{machine: newTree(t, suite, includedWithDatabase)}}
+		team.machines[name] = &operator{manual: team.manual, folder: "/root",
+			lifeCycle: &lifeCycle{machine: newTree(t, suite, includedWithDatabase)}}
 	}
 	for _, name := range []string{"one", "two", "three"} {
-		team.machines[name] = &operator{manual: team.manual, folder: "/root", lifeCycle: &lifeCycle{machine: newMachine(t)}}
+		team.machines[name] = &operator{manual: team.manual, folder: "/root",
+			lifeCycle: &lifeCycle{machine: newMachine(t)}}
 	}
 	for _, name := range []string{"db1", "db2", "one", "two", "three"} {
 		m := team.machines[name]
@@ -158,10 +161,12 @@ func (team *team) database(t *testing.T) {
 		m := team.machines[name]
 		m.run(t, "hostname "+name)
 		conf := team.manual.read(t, "The database, ini 1")
-		m.write(t, "/etc/postgresql/15/main/conf.d/attestd.conf", strings.ReplaceAll(conf, "cluster_name = 'db1'", "cluster_name = '"+name+"'"))
+		m.write(t, "/etc/postgresql/15/main/conf.d/attestd.conf",
+			strings.ReplaceAll(conf, "cluster_name = 'db1'", "cluster_name = '"+name+"'"))
 		m.write(t, "/etc/postgresql/tls.crt", crt)
 		m.write(t, "/etc/postgresql/tls.key", key)
-		m.run(t, "chown postgres /etc/postgresql/tls.* /etc/postgresql/15/main/conf.d/attestd.conf && chmod 600 /etc/postgresql/tls.key")
+		m.run(t,
+			"chown postgres /etc/postgresql/tls.* /etc/postgresql/15/main/conf.d/attestd.conf && chmod 600 /etc/postgresql/tls.key")
 		m.types(t, "The database, console 1")
 	}
 	team.types(t, "db1", "The database, console 2", "of the owner", "of the owner", "of the standby", "of the standby")
@@ -176,7 +181,8 @@ func (team *team) database(t *testing.T) {
 // waits returns once the server's commits wait for a standby.
 func (team *team) waits(t *testing.T, at string) string {
 	t.Helper()
-	return team.machines[at].run(t, `for i in $(seq 600); do runuser -u postgres -- psql -Atc "SELECT sync_state FROM pg_stat_replication" | grep quorum && exit; sleep 0.1; done; exit 1`)
+	return team.machines[at].run(t,
+		`for i in $(seq 600); do runuser -u postgres -- psql -Atc "SELECT sync_state FROM pg_stat_replication" | grep quorum && exit; sleep 0.1; done; exit 1`)
 }
 
 // databaseCertificate returns a self-signed certificate for both servers.
@@ -187,8 +193,10 @@ func databaseCertificate(t *testing.T) (crt, key string) {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "databases"}, DNSNames: []string{"db1.example.com", "db2.example.com"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "databases"},
+		DNSNames:  []string{"db1.example.com", "db2.example.com"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), IsCA: true,
+		BasicConstraintsValid: true,
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, secret.Public(), secret)
 	if err != nil {
@@ -208,7 +216,8 @@ func databaseCertificate(t *testing.T) (crt, key string) {
 func (team *team) first(t *testing.T) {
 	one := team.machines["one"]
 	one.carry(t, "/root", deb(dist, version(t)))
-	one.run(t, "hostname one; apt-get install -y ./root/attestd_*.deb >/dev/null 2>&1 && attestd setup --yes >/root/setup && systemctl enable --quiet --now attestd")
+	one.run(t,
+		"hostname one; apt-get install -y ./root/attestd_*.deb >/dev/null 2>&1 && attestd setup --yes >/root/setup && systemctl enable --quiet --now attestd")
 	one.address = address(t, one.run(t, "cat /root/setup"))
 	one.answer = one.post(t, onLoopback+"/functions/v1/attest")
 	(&operator{lifeCycle: one.lifeCycle}).first(t)
@@ -224,7 +233,8 @@ func (team *team) fromOne(t *testing.T) {
 	one := team.machines["one"]
 	one.types(t, "From one appliance to three, console 1", "of the owner")
 	one.configures(t, "From one appliance to three, yaml 1")
-	if out := one.types(t, "From one appliance to three, console 2"); !strings.Contains(out, "a commit waits for a standby") {
+	if out := one.types(t, "From one appliance to three, console 2"); !strings.Contains(out,
+		"a commit waits for a standby") {
 		t.Error("cluster status does not say that a commit waits for a standby")
 	}
 	one.works(t)
@@ -236,7 +246,8 @@ func (team *team) toThree(t *testing.T) {
 	from := func(file string) string { return filepath.Join(one.root, file) }
 	for _, name := range []string{"two", "three"} {
 		m := team.machines[name]
-		m.carry(t, "/root/carried", deb(dist, version(t)), from("root/member.bundle"), from("root/passphrase"), from("root/token.tar.gz"),
+		m.carry(t, "/root/carried", deb(dist, version(t)), from("root/member.bundle"), from("root/passphrase"),
+			from("root/token.tar.gz"),
 			from("etc/attestd/database-ca.crt"), from("etc/attestd/pgpass"))
 		m.write(t, "/root/carried/pin", team.pin(t))
 		m.run(t, "hostname "+name)
@@ -256,7 +267,8 @@ func (team *team) toThree(t *testing.T) {
 // pin returns the PIN of the token, which setup made and encrypted.
 func (team *team) pin(t *testing.T) string {
 	t.Helper()
-	return team.machines["one"].run(t, "systemd-creds decrypt --name=pin "+credential+" - 2>/dev/null || cat /etc/attestd/pin")
+	return team.machines["one"].run(t,
+		"systemd-creds decrypt --name=pin "+credential+" - 2>/dev/null || cat /etc/attestd/pin")
 }
 
 // loadBalancer runs HAProxy on db1, where port 443 is free. The only change is that the appliances use plain HTTP.
@@ -264,14 +276,17 @@ func (team *team) loadBalancer(t *testing.T) {
 	lb := team.machines["db1"]
 	conf := team.manual.read(t, "HAProxy, haproxy 1")
 	lb.write(t, "/etc/haproxy/haproxy.cfg", conf)
-	lb.run(t, "cat /etc/postgresql/tls.crt /etc/postgresql/tls.key >/etc/haproxy/attestd.pem; cp /etc/postgresql/tls.crt /etc/haproxy/appliances-ca.pem")
+	lb.run(t,
+		"cat /etc/postgresql/tls.crt /etc/postgresql/tls.key >/etc/haproxy/attestd.pem; cp /etc/postgresql/tls.crt /etc/haproxy/appliances-ca.pem")
 	lb.types(t, "HAProxy, console 1")
 	lb.write(t, "/etc/keepalived/keepalived.conf", team.manual.read(t, "keepalived, keepalived 1"))
 	lb.types(t, "keepalived, console 1")
-	plain := strings.NewReplacer(" ssl verify required ca-file /etc/haproxy/appliances-ca.pem", "", ".example.com:443", ".example.com:8080").Replace(conf)
+	plain := strings.NewReplacer(" ssl verify required ca-file /etc/haproxy/appliances-ca.pem", "", ".example.com:443",
+		".example.com:8080").Replace(conf)
 	lb.write(t, "/etc/haproxy/haproxy.cfg", plain)
 	for _, name := range []string{"one", "two", "three"} {
-		team.machines[name].run(t, "printf 'ATTESTD_SERVER_LISTEN=0.0.0.0:8080\nATTESTD_SERVER_ALLOW_PLAIN_HTTP=true\n' >>/etc/attestd/environment && systemctl restart attestd")
+		team.machines[name].run(t,
+			"printf 'ATTESTD_SERVER_LISTEN=0.0.0.0:8080\nATTESTD_SERVER_ALLOW_PLAIN_HTTP=true\n' >>/etc/attestd/environment && systemctl restart attestd")
 	}
 	lb.run(t, "systemctl restart haproxy")
 	host(t, "cp", filepath.Join(team.machines["one"].root, "etc/attestd/api-key"), lb.root+"/root/api-key")
@@ -307,7 +322,8 @@ func (team *team) everyoneWorks(t *testing.T) {
 
 func (team *team) standbyAway(t *testing.T) {
 	team.machines["db1"].run(t, "systemctl stop postgresql@15-main")
-	if out, err := team.machines["one"].try(t, "curl -sS --fail http://127.0.0.1:8080/readyz; sleep 8; curl -sS --fail http://127.0.0.1:8080/readyz"); err != nil {
+	if out, err := team.machines["one"].try(t,
+		"curl -sS --fail http://127.0.0.1:8080/readyz; sleep 8; curl -sS --fail http://127.0.0.1:8080/readyz"); err != nil {
 		t.Logf("while the standby is away: %s", out)
 	}
 	team.types(t, "db2", "The standby is away, console 1")
@@ -320,13 +336,15 @@ func (team *team) standbyAway(t *testing.T) {
 
 // ofTheDatabase types the commands for a full database, for a lack of connections, and for wrong clocks.
 func (team *team) ofTheDatabase(t *testing.T) {
-	team.machines["db2"].run(t, "systemctl kill --signal=KILL postgresql@15-main; for i in $(seq 100); do systemctl is-active --quiet postgresql@15-main || break; sleep 0.1; done")
+	team.machines["db2"].run(t,
+		"systemctl kill --signal=KILL postgresql@15-main; for i in $(seq 100); do systemctl is-active --quiet postgresql@15-main || break; sleep 0.1; done")
 	team.types(t, "db2", "The database is full, console 1")
 	team.types(t, "db2", "No connections are left, console 1")
 	// The standby reconnects after up to 5 s (wal_retrieve_retry_interval). Until then commits block, and no appliance
 	// is ready.
 	team.waits(t, "db2")
-	team.machines["two"].run(t, "for i in $(seq 100); do curl -sS --fail http://127.0.0.1:8080/readyz && exit; sleep 0.2; done; exit 1")
+	team.machines["two"].run(t,
+		"for i in $(seq 100); do curl -sS --fail http://127.0.0.1:8080/readyz && exit; sleep 0.2; done; exit 1")
 	team.types(t, "two", "Clocks apart, console 1")
 	team.everyoneWorks(t)
 }

@@ -47,7 +47,8 @@ func (d *disk) image() string { return filepath.Join(d.memory, "image") }
 func (d *disk) throwAway(t *testing.T) {
 	if d.device != "" {
 		// The test's context has ended.
-		if out, err := exec.CommandContext(context.Background(), "losetup", "--detach", d.device).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(context.Background(), "losetup", "--detach",
+			d.device).CombinedOutput(); err != nil {
 			t.Errorf("detach %s: %v\n%s", d.device, err, out)
 		}
 	}

@@ -25,14 +25,16 @@ func documents(t *testing.T) (paths []string) {
 		}
 		paths = append(paths, found...)
 	}
-	return slices.DeleteFunc(paths, func(path string) bool { return filepath.Base(path) == "CHANGELOG.md" }) // it is about past versions
+	// it is about past versions
+	return slices.DeleteFunc(paths, func(path string) bool { return filepath.Base(path) == "CHANGELOG.md" })
 }
 
 var (
 	fenced = regexp.MustCompile("(?s)```.*?```")
 	span   = regexp.MustCompile("`([^`\n]+)`")
 	// A path in the source, optionally with a declaration: hsm/pin.go:login, hsm/signer.go:Signer.Sign.
-	sourcePath = regexp.MustCompile(`^((?:api|appliance|docs|hsm|packaging|store|systemd)/[\w./-]*\w)(?::(\w+(?:\.\w+)?))?$`)
+	sourcePath = regexp.MustCompile(
+		`^((?:api|appliance|docs|hsm|packaging|store|systemd)/[\w./-]*\w)(?::(\w+(?:\.\w+)?))?$`)
 	linkTarget = regexp.MustCompile(`\]\(([^):#]+)(?:#[^)]*)?\)`)
 )
 
@@ -102,7 +104,8 @@ func TestDecisionsAreListed(t *testing.T) {
 	t.Parallel()
 	list := readText(t, "../docs/decisions/README.md")
 	for _, document := range documents(t) {
-		if name := filepath.Base(document); strings.HasPrefix(document, "../docs/decisions/") && name != "README.md" && !strings.Contains(list, "]("+name+")") {
+		if name := filepath.Base(document); strings.HasPrefix(document, "../docs/decisions/") && name != "README.md" &&
+			!strings.Contains(list, "]("+name+")") {
 			t.Errorf("%s is not in docs/decisions/README.md", name)
 		}
 	}
@@ -209,7 +212,8 @@ func readText(t *testing.T, path string) string {
 }
 
 // testOf matches a test or a script of the command, as documents name them.
-var testOf = regexp.MustCompile("`([\\w/]+_test\\.go):(Test\\w+)`|`(appliance/cmd/attestd/testdata/script/\\w+\\.txtar)`")
+var testOf = regexp.MustCompile(
+	"`([\\w/]+_test\\.go):(Test\\w+)`|`(appliance/cmd/attestd/testdata/script/\\w+\\.txtar)`")
 
 // Each row of the threat model names an existing test or script.
 func TestTheThreatModelNamesTests(t *testing.T) {

@@ -75,7 +75,8 @@ func (p *person) lineForRoot(t *testing.T, command string) string {
 // A user with sudo only has to type the password.
 func withSudo(t *testing.T, suite string) {
 	n := newcomer(t, suite, "dev")
-	n.admin(t, "apt-get -qq update && apt-get -qq install -y --no-install-recommends sudo && usermod -aG sudo dev && echo dev:opensesame | chpasswd")
+	n.admin(t,
+		"apt-get -qq update && apt-get -qq install -y --no-install-recommends sudo && usermod -aG sudo dev && echo dev:opensesame | chpasswd")
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	// script provides a terminal.
@@ -154,7 +155,8 @@ func likeHere(t *testing.T, m *machine) {
 	if _, err := exec.LookPath("apt-config"); err == nil {
 		all := host(t, "apt-config", "dump", "--format", "%F %v%n")
 		var own strings.Builder
-		for _, option := range regexp.MustCompile(`(?m)^(Acquire::(?:https?::|Check-)\S*) (.+)$`).FindAllStringSubmatch(all, -1) {
+		for _, option := range regexp.MustCompile(`(?m)^(Acquire::(?:https?::|Check-)\S*) (.+)$`).FindAllStringSubmatch(
+			all, -1) {
 			fmt.Fprintf(&own, "%s %q;\n", option[1], option[2])
 		}
 		if err := os.WriteFile(m.root+"/etc/apt/apt.conf.d/90test", []byte(own.String()), 0o644); err != nil {
@@ -236,7 +238,8 @@ func (p *person) makeRun(t *testing.T) string {
 	banner := waitFor(t, screen, "Ctrl-C stops it", 30*time.Minute, ended)
 	said := beforeBanner(t, banner)
 	signer := p.paste(t, banner)
-	t.Logf("make run as %s: %s until the first attestation. It says:\n%s", p.name, time.Since(started).Round(time.Second), said)
+	t.Logf("make run as %s: %s until the first attestation. It says:\n%s", p.name,
+		time.Since(started).Round(time.Second), said)
 	p.seePlayground(t, banner)
 
 	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGINT); err != nil {
@@ -329,13 +332,15 @@ func (p *person) seePlayground(t *testing.T, banner string) {
 	if err != nil || script == "" {
 		t.Fatalf("%s is not the playground (%v):\n%s", page, err, body)
 	}
-	if _, err := p.sh(t, "curl -fsS --compressed -o /dev/null "+strings.TrimSuffix(page, "/graphiql")+script); err != nil {
+	if _, err := p.sh(t,
+		"curl -fsS --compressed -o /dev/null "+strings.TrimSuffix(page, "/graphiql")+script); err != nil {
 		t.Errorf("%s: %v", script, err)
 	}
 }
 
 // A test may skip for its kind or for its user, but not because a program is missing.
-var maySkip = regexp.MustCompile(`root may|only root|needs root|root's commands|cannot mount|no file system .*can be (mounted|made)|(serves|asks for) Benchmark\w+ alone|asks for -drills`)
+var maySkip = regexp.MustCompile(
+	`root may|only root|needs root|root's commands|cannot mount|no file system .*can be (mounted|made)|(serves|asks for) Benchmark\w+ alone|asks for -drills`)
 
 // makeTest runs `make test`. Its output goes to a file in bin.
 func (p *person) makeTest(t *testing.T) {
@@ -343,7 +348,8 @@ func (p *person) makeTest(t *testing.T) {
 	started := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Minute)
 	defer cancel()
-	name := filepath.Join("..", "bin", "make-test-in-"+strings.NewReplacer("/", "-", "_", "-").Replace(strings.TrimPrefix(t.Name(), "TestFresh/"))+".json")
+	name := filepath.Join("..", "bin", "make-test-in-"+
+		strings.NewReplacer("/", "-", "_", "-").Replace(strings.TrimPrefix(t.Name(), "TestFresh/"))+".json")
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		t.Fatal(err)
 	}

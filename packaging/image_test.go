@@ -66,10 +66,12 @@ func TestImage(t *testing.T) {
 	if len(check) < 2 || check[0] != "CMD" {
 		t.Fatalf("health check: %v", check)
 	}
-	if out, err := c.command(t.Context(), check[1:]...).CombinedOutput(); err == nil || !strings.Contains(string(out), "no daemon listens") {
+	if out, err := c.command(t.Context(), check[1:]...).CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "no daemon listens") {
 		t.Errorf("healthy before it runs: %v %s", err, out)
 	}
-	if out, err := c.command(t.Context(), append(c.config.Entrypoint, "setup", "--yes")...).CombinedOutput(); err != nil {
+	if out, err := c.command(t.Context(),
+		append(c.config.Entrypoint, "setup", "--yes")...).CombinedOutput(); err != nil {
 		t.Fatalf("setup: %v\n%s", err, out)
 	}
 	attestInImage(t, c, listen)
@@ -103,7 +105,8 @@ func attestInImage(t *testing.T, c *container, listen string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := post(t, "http://"+listen+"/functions/v1/attest", strings.TrimSpace(string(key))); !strings.Contains(got, "signerAddress") {
+	if got := post(t, "http://"+listen+"/functions/v1/attest", strings.TrimSpace(string(key))); !strings.Contains(got,
+		"signerAddress") {
 		t.Errorf("attest: %s", got)
 	}
 	stop(t, daemon.Process.Pid)
@@ -155,9 +158,11 @@ func TestContainerDocumentIsTyped(t *testing.T) {
 		t.Fatalf("docs/container.md has another beginning: %s", block)
 	}
 	listen := freeAddress(t)
-	script := strings.NewReplacer("$ ", "", "dist/attestd_VERSION_ARCH-softhsm", made, "localhost/attestd:TAG", image, "127.0.0.1:8080", listen).Replace("\n" + block)
+	script := strings.NewReplacer("$ ", "", "dist/attestd_VERSION_ARCH-softhsm", made, "localhost/attestd:TAG", image,
+		"127.0.0.1:8080", listen).Replace("\n" + block)
 	// A person would wait for the container between the lines.
-	script = strings.Replace(script, "\npodman exec", "\nfor i in $(seq 600); do podman exec attestd attestd health >/dev/null 2>&1 && break; sleep 0.1; done\npodman exec", 1)
+	script = strings.Replace(script, "\npodman exec",
+		"\nfor i in $(seq 600); do podman exec attestd attestd health >/dev/null 2>&1 && break; sleep 0.1; done\npodman exec", 1)
 	t.Cleanup(func() {
 		_ = exec.CommandContext(context.Background(), "podman", "rm", "--force", "--time", "10", "attestd").Run()
 	})
@@ -166,7 +171,8 @@ func TestContainerDocumentIsTyped(t *testing.T) {
 	}
 	host(t, "podman", "healthcheck", "run", "attestd")
 	key := host(t, "podman", "exec", "attestd", "cat", "/etc/attestd/api-key")
-	if got := post(t, "http://"+listen+"/functions/v1/attest", strings.TrimSpace(key)); !strings.Contains(got, "signerAddress") {
+	if got := post(t, "http://"+listen+"/functions/v1/attest", strings.TrimSpace(key)); !strings.Contains(got,
+		"signerAddress") {
 		t.Errorf("attest: %s", got)
 	}
 }

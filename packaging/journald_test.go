@@ -40,7 +40,8 @@ func TestJournald(t *testing.T) {
 		{"it is stopped and started", j.isStopped},
 	} {
 		if !t.Run(step.name, step.run) {
-			out, _ := j.try(t, "systemctl status --no-pager -l attestd systemd-journald; journalctl --no-pager -n 40 -o cat")
+			out, _ := j.try(t,
+				"systemctl status --no-pager -l attestd systemd-journald; journalctl --no-pager -n 40 -o cat")
 			t.Fatalf("%s failed: the steps after it are left out\n%s", step.name, out)
 		}
 	}
@@ -70,7 +71,8 @@ func (j journald) stallsAtTheEnd(t *testing.T) {
 	started := time.Now()
 	j.run(t, "systemctl stop attestd")
 	t.Logf("MEASURED from systemctl stop to the end: %s", time.Since(started).Round(100*time.Millisecond))
-	if got := j.show(t, "attestd", "Result", "ExecMainStatus", "ActiveState"); got[0] != "success" || got[1] != "0" || got[2] != "inactive" {
+	if got := j.show(t, "attestd", "Result", "ExecMainStatus", "ActiveState"); got[0] != "success" || got[1] != "0" ||
+		got[2] != "inactive" {
 		t.Errorf("result, status and state after SIGTERM: %v", got)
 	}
 	j.run(t, "systemctl start attestd")
@@ -143,8 +145,8 @@ func (j journald) serves(t *testing.T) {
 	}
 }
 
-// logs waits until the journal has a request that begins now. It repeats the request, because journald suppresses the lines of a flood
-// for up to 30 seconds.
+// logs waits until the journal has a request that begins now. It repeats the request, because journald suppresses the
+// lines of a flood for up to 30 seconds.
 func (j journald) logs(t *testing.T) {
 	t.Helper()
 	id := fmt.Sprintf("mark-%d", time.Now().UnixNano())
@@ -174,7 +176,8 @@ func (j journald) reports(t *testing.T, dropped int) {
 // dropped is the daemon's own count.
 func (j journald) dropped(t *testing.T) int {
 	t.Helper()
-	n, err := strconv.Atoi(strings.TrimSpace(j.run(t, "curl -sS http://127.0.0.1:9464/metrics | sed -n 's/^attestd_log_dropped_total //p'")))
+	n, err := strconv.Atoi(strings.TrimSpace(
+		j.run(t, "curl -sS http://127.0.0.1:9464/metrics | sed -n 's/^attestd_log_dropped_total //p'")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,8 @@ func TestDebLifeCycle(t *testing.T) {
 	} {
 		if !t.Run(step.name, step.run) {
 			if l.leader != 0 {
-				out, _ := l.try(t, "systemctl status --no-pager -l attestd attestd.socket; journalctl --no-pager -n 60 -o cat; attestd doctor")
+				out, _ := l.try(t,
+					"systemctl status --no-pager -l attestd attestd.socket; journalctl --no-pager -n 60 -o cat; attestd doctor")
 				t.Log(out)
 			}
 			t.Fatalf("%s failed: the steps after it are left out", step.name)
@@ -78,7 +79,8 @@ func (l *lifeCycle) quietly(t *testing.T, line string) {
 
 // install returns a dpkg command line that removes dpkg's own messages.
 func install(file string) string {
-	return "dpkg --install " + file + " | grep -v -E '^((Selecting|Preparing|Unpacking|Setting up) |\\(Reading|Processing triggers)' || true"
+	return "dpkg --install " + file +
+		" | grep -v -E '^((Selecting|Preparing|Unpacking|Setting up) |\\(Reading|Processing triggers)' || true"
 }
 
 func (l *lifeCycle) installUnbooted(t *testing.T) {
@@ -157,7 +159,8 @@ func (l *lifeCycle) show(t *testing.T, unit string, properties ...string) []stri
 func (l *lifeCycle) post(t *testing.T, flags string) string {
 	t.Helper()
 	body := fmt.Sprintf(`{"unspendableAddress":"%s","beneficiary":"%s"}`, unspendable, beneficiary)
-	return l.run(t, `curl -sS --fail-with-body --max-time 30 `+flags+` -H 'content-type: application/json' -H "x-api-key: $(cat /etc/attestd/api-key)" -d '`+body+`'`)
+	return l.run(t, `curl -sS --fail-with-body --max-time 30 `+flags+
+		` -H 'content-type: application/json' -H "x-api-key: $(cat /etc/attestd/api-key)" -d '`+body+`'`)
 }
 
 func (l *lifeCycle) attest(t *testing.T) {
@@ -182,7 +185,8 @@ func (l *lifeCycle) worksAt(t *testing.T, url string) {
 	if !strings.Contains(got, l.address) {
 		t.Errorf("another key signed: %s", got)
 	}
-	first := l.run(t, `curl -sS --insecure --fail-with-body -H "x-api-key: $(cat /etc/attestd/api-key)" `+url+`/functions/v1/attest/`+l.id)
+	first := l.run(t, `curl -sS --insecure --fail-with-body -H "x-api-key: $(cat /etc/attestd/api-key)" `+url+
+		`/functions/v1/attest/`+l.id)
 	if !strings.Contains(first, l.id) {
 		t.Errorf("the first attestation is not there: %s", first)
 	}
@@ -190,19 +194,23 @@ func (l *lifeCycle) worksAt(t *testing.T, url string) {
 }
 
 func (l *lifeCycle) verdict(t *testing.T) {
-	if out := l.run(t, "cd /usr/lib/systemd/system && systemd-analyze verify --man=no attestd.service attestd.socket attestd-backup.service attestd-backup.timer"); out != "" {
+	if out := l.run(t,
+		"cd /usr/lib/systemd/system && systemd-analyze verify --man=no attestd.service attestd.socket attestd-backup.service attestd-backup.timer"); out != "" {
 		t.Error(out)
 	}
 	out := l.run(t, "systemd-analyze security --no-pager --threshold=15 attestd.service")
 	t.Log("MEASURED", tail(out, 1))
 	// The same, as seen by the service's process.
 	status := l.run(t, "cat /proc/$(systemctl show --value -p MainPID attestd)/status")
-	for _, want := range []string{"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"} {
+	for _, want := range []string{"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1",
+		"Seccomp:\t2"} {
 		if !strings.Contains(status, want) {
 			t.Errorf("not %q in\n%s", want, status)
 		}
 	}
-	if got := l.run(t, "grep -E 'core file size' /proc/$(systemctl show --value -p MainPID attestd)/limits"); !regexp.MustCompile(`core file size +0 +0`).MatchString(got) {
+	if got := l.run(t,
+		"grep -E 'core file size' /proc/$(systemctl show --value -p MainPID attestd)/limits"); !regexp.MustCompile(
+		`core file size +0 +0`).MatchString(got) {
 		t.Errorf("cores may be dumped: %s", got)
 	}
 }
@@ -210,7 +218,8 @@ func (l *lifeCycle) verdict(t *testing.T) {
 func (l *lifeCycle) kill(t *testing.T) {
 	before := l.show(t, "attestd", "MainPID")[0]
 	started := time.Now()
-	l.run(t, "kill -9 "+before+" && tail -s 0.01 --pid="+before+" -f /dev/null") // a dying process may still accept a connection
+	// a dying process may still accept a connection
+	l.run(t, "kill -9 "+before+" && tail -s 0.01 --pid="+before+" -f /dev/null")
 	l.works(t)
 	t.Logf("MEASURED from kill -9 to the next attestation: %s", time.Since(started).Round(100*time.Millisecond))
 	if got := l.show(t, "attestd", "NRestarts", "MainPID"); got[0] != "1" || got[1] == before {
@@ -233,7 +242,8 @@ func (l *lifeCycle) reload(t *testing.T) {
 }
 
 func (l *lifeCycle) backup(t *testing.T) {
-	if got := l.run(t, "systemctl list-timers --no-pager attestd-backup.timer"); !strings.Contains(got, "attestd-backup.service") {
+	if got := l.run(t, "systemctl list-timers --no-pager attestd-backup.timer"); !strings.Contains(got,
+		"attestd-backup.service") {
 		t.Errorf("the timer: %s", got)
 	}
 	l.run(t, "systemctl stop attestd-backup.timer && rm -f /var/backups/attestd/*") // the timer may be due
@@ -253,13 +263,14 @@ func (l *lifeCycle) backup(t *testing.T) {
 
 // restore simulates the loss of the disk with the journal, but not of the HSM and the backup.
 func (l *lifeCycle) restore(t *testing.T) {
-	l.run(t, "attestd backup /root/all.tar.zst && systemctl stop attestd && rm /var/lib/attestd/attestd.db /var/lib/attestd/log.key")
+	l.run(t,
+		"attestd backup /root/all.tar.zst && systemctl stop attestd && rm /var/lib/attestd/attestd.db /var/lib/attestd/log.key")
 	l.run(t, "attestd restore /root/all.tar.zst && systemctl start attestd")
 	l.works(t)
 }
 
-// logKey moves the log key into the HSM. Root's commands use the PIN, which is a credential of the service, and start the HSM's library
-// as the user attestd.
+// logKey moves the log key into the HSM. Root's commands use the PIN, which is a credential of the service, and start
+// the HSM's library as the user attestd.
 func (l *lifeCycle) logKey(t *testing.T) {
 	l.run(t, "attestd hsm keygen --label log --algorithm ed25519 > /root/log-key")
 	l.run(t, `{ echo journal:; grep '^  key: ' /root/log-key; } >> /etc/attestd/attestd.yaml && attestd config check`)
@@ -289,7 +300,8 @@ const plainHTTP = "/run/systemd/system/attestd.service.d"
 // socket moves the API to port 443, which attestd itself may not open. The API is plain HTTP, as behind a proxy that
 // speaks TLS.
 func (l *lifeCycle) socket(t *testing.T) {
-	l.run(t, "mkdir -p "+plainHTTP+" && printf '[Service]\\nEnvironment=ATTESTD_SERVER_ALLOW_PLAIN_HTTP=true\\n' >"+plainHTTP+"/plain.conf && systemctl daemon-reload")
+	l.run(t, "mkdir -p "+plainHTTP+" && printf '[Service]\\nEnvironment=ATTESTD_SERVER_ALLOW_PLAIN_HTTP=true\\n' >"+
+		plainHTTP+"/plain.conf && systemctl daemon-reload")
 	l.run(t, "systemctl stop attestd && systemctl start attestd.socket")
 	if got := l.post(t, "http://127.0.0.1:443/functions/v1/attest"); !strings.Contains(got, l.address) {
 		t.Errorf("through the socket: %s", got)
@@ -306,7 +318,8 @@ func (l *lifeCycle) wrongPIN(t *testing.T) {
 	const credential = "/etc/credstore.encrypted/attestd.pin"
 	keep, change := "cp -a /etc/attestd/pin /root/kept.pin", "printf 0000 >/etc/attestd/pin"
 	if _, err := os.Stat(filepath.Join(l.root, credential)); err == nil {
-		keep, change = "cp -a "+credential+" /root/kept.pin", "printf 0000 | systemd-creds encrypt --name=pin --tpm2-pcrs= - "+credential
+		keep, change = "cp -a "+credential+" /root/kept.pin",
+			"printf 0000 | systemd-creds encrypt --name=pin --tpm2-pcrs= - "+credential
 	}
 	l.run(t, "systemctl stop attestd && "+keep+" && "+change)
 	since := strings.TrimSpace(l.run(t, "date +%s.%N"))
@@ -325,7 +338,8 @@ func (l *lifeCycle) wrongPIN(t *testing.T) {
 		t.Errorf("attestd.socket is %s", got)
 	}
 	// systemd's message id for the start of a unit.
-	starts := strings.TrimSpace(l.run(t, "journalctl --no-pager -o cat --since=@"+since+" UNIT=attestd.service MESSAGE_ID=7d4958e842da4a758f6c1cdc7b36dcc5 | wc -l"))
+	starts := strings.TrimSpace(l.run(t, "journalctl --no-pager -o cat --since=@"+since+
+		" UNIT=attestd.service MESSAGE_ID=7d4958e842da4a758f6c1cdc7b36dcc5 | wc -l"))
 	if starts != "1" {
 		t.Errorf("the PIN was tried %s times", starts)
 	}
@@ -356,7 +370,8 @@ func (l *lifeCycle) downgrade(t *testing.T) {
 	if err == nil || !strings.Contains(out, "Nothing was changed") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if got := l.run(t, "dpkg-query -W -f '${Version} ${Status}' attestd"); got != nextVersion(t)+" install ok installed" {
+	if got := l.run(t, "dpkg-query -W -f '${Version} ${Status}' attestd"); got != nextVersion(t)+
+		" install ok installed" {
 		t.Errorf("installed: %s", got)
 	}
 	if got := l.show(t, "attestd", "MainPID")[0]; got != before {
@@ -395,7 +410,8 @@ func (l *lifeCycle) purge(t *testing.T) {
 		t.Errorf("it does not tell how to delete what it kept:\n%s", out)
 	}
 	l.run(t, "ls -d /etc/attestd/api-key "+data)
-	for _, gone := range []string{"/etc/attestd/attestd.yaml", "/etc/attestd/environment", "/etc/systemd/system/multi-user.target.wants/attestd.service"} {
+	for _, gone := range []string{"/etc/attestd/attestd.yaml", "/etc/attestd/environment",
+		"/etc/systemd/system/multi-user.target.wants/attestd.service"} {
 		if out, err := l.try(t, "ls -d "+gone); err == nil {
 			t.Errorf("still there: %s", out)
 		}
@@ -412,7 +428,8 @@ func (l *lifeCycle) purge(t *testing.T) {
 func (l *lifeCycle) purgeAll(t *testing.T) {
 	l.run(t, "dpkg --remove attestd")
 	purge := func(answer string) string {
-		return l.run(t, "(sleep 2; echo "+answer+"; sleep 1) | DEBIAN_FRONTEND= script --quiet --return --command 'dpkg --purge attestd' /dev/null")
+		return l.run(t, "(sleep 2; echo "+answer+
+			"; sleep 1) | DEBIAN_FRONTEND= script --quiet --return --command 'dpkg --purge attestd' /dev/null")
 	}
 	if out := purge("yes"); !strings.Contains(out, "were kept") {
 		t.Errorf("not kept:\n%s", out)
@@ -420,7 +437,8 @@ func (l *lifeCycle) purgeAll(t *testing.T) {
 	l.run(t, "ls -d "+data)
 	l.run(t, "dpkg --install "+l.second+" && dpkg --remove attestd")
 	purge("delete")
-	if out, err := l.try(t, "ls -d /var/lib/attestd /var/backups/attestd /etc/attestd /etc/credstore.encrypted/attestd.pin 2>/dev/null"); err == nil || out != "" {
+	if out, err := l.try(t,
+		"ls -d /var/lib/attestd /var/backups/attestd /etc/attestd /etc/credstore.encrypted/attestd.pin 2>/dev/null"); err == nil || out != "" {
 		t.Errorf("still there: %s", out)
 	}
 }

@@ -31,7 +31,8 @@ func TestLinksLeadSomewhere(t *testing.T) {
 				for _, to := range linksOf(t, root, path) {
 					links++
 					if _, err := os.Stat(to); err != nil {
-						t.Errorf("%s names %s, which is not in the package", strings.TrimPrefix(path, root), strings.TrimPrefix(to, root))
+						t.Errorf("%s names %s, which is not in the package", strings.TrimPrefix(path, root),
+							strings.TrimPrefix(to, root))
 					}
 				}
 				return nil

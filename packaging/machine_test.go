@@ -105,7 +105,8 @@ func debian(t *testing.T, suite, included string) string {
 		t.Skipf("debootstrap makes no %s tree here: %v\n%s", suite, err, tail(string(out), 15))
 	}
 	t.Logf("debootstrap took %s", time.Since(started).Round(time.Second))
-	host(t, "tar", "--create", "--numeric-owner", "--exclude=./var/cache/apt/archives/*.deb", "--file="+tree+".tar", "--directory="+tree, ".")
+	host(t, "tar", "--create", "--numeric-owner", "--exclude=./var/cache/apt/archives/*.deb", "--file="+tree+".tar",
+		"--directory="+tree, ".")
 	if err := os.Rename(tree+".tar", archive); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +181,8 @@ func (m *machine) tryBoot(t *testing.T) error {
 	defer console.Close()
 	// The test's context ends before the machine is turned off.
 	enter := `while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs" || exit; shift; done; shift; exec "$@"`
-	args := append(append([]string{"-c", enter, "sh"}, m.groups...), "--", "systemd-nspawn", "--directory="+m.root, "--boot", "--register=no", "--keep-unit",
+	args := append(append([]string{"-c", enter, "sh"}, m.groups...), "--", "systemd-nspawn", "--directory="+m.root,
+		"--boot", "--register=no", "--keep-unit",
 		"--private-network", "--console=read-only", "--quiet", "--hostname=appliance", "--link-journal=no")
 	m.nspawn = exec.CommandContext(context.Background(), "sh", args...)
 	m.nspawn.Stdout, m.nspawn.Stderr = console, console
@@ -287,7 +289,8 @@ func (m *machine) command(ctx context.Context, line string) *exec.Cmd {
 	if m.leader != 0 {
 		args = []string{"nsenter", "--target", strconv.Itoa(m.leader), "--all"}
 	}
-	args = append(args, "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", "sh", "-c", line)
+	args = append(args, "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C",
+		"DEBIAN_FRONTEND=noninteractive", "sh", "-c", line)
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.WaitDelay = 10 * time.Second // a child process may hold the output open
 	return cmd

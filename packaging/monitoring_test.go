@@ -21,7 +21,8 @@ const rulesFile = "prometheus/attestd.rules.yml"
 // promtool checks the rules and runs the tests of the alerts.
 func TestAlertsFireWhenTheyShould(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"check", "rules", rulesFile}, {"test", "rules", "prometheus/attestd.rules.test.yml"}} {
+	for _, args := range [][]string{{"check", "rules", rulesFile},
+		{"test", "rules", "prometheus/attestd.rules.test.yml"}} {
 		promtool(t, args...)
 	}
 }
@@ -70,7 +71,8 @@ func TestPrometheusReadsTheDashboardsQueries(t *testing.T) {
 			t.Errorf("%s does not say what it shows", p.Title)
 		}
 		for _, q := range p.Targets {
-			all = append(all, recording{fmt.Sprintf("panel:%d:%s", p.ID, strings.ToLower(q.RefID)), variables.Replace(q.Expr)})
+			all = append(all,
+				recording{fmt.Sprintf("panel:%d:%s", p.ID, strings.ToLower(q.RefID)), variables.Replace(q.Expr)})
 		}
 	}
 	if len(all) < 30 {
@@ -111,7 +113,8 @@ func TestEachAlertIsTestedBothWays(t *testing.T) {
 	}
 	for _, r := range rules(t) {
 		if !fires[r.Alert] || !silent[r.Alert] {
-			t.Errorf("%s: is there a case in which it fires: %v; and one in which it does not: %v", r.Alert, fires[r.Alert], silent[r.Alert])
+			t.Errorf("%s: is there a case in which it fires: %v; and one in which it does not: %v", r.Alert,
+				fires[r.Alert], silent[r.Alert])
 		}
 	}
 }

@@ -52,7 +52,8 @@ func TestOpenCryptoki(t *testing.T) {
 			m.attest(t, first)
 		})
 	}
-	if log := m.run(t, "cat /tmp/serve.log"); !strings.Contains(log, "HSM library confined") && !strings.Contains(log, "lacks Landlock") {
+	if log := m.run(t, "cat /tmp/serve.log"); !strings.Contains(log, "HSM library confined") &&
+		!strings.Contains(log, "lacks Landlock") {
 		t.Errorf("the log does not say how the library is confined:\n%s", log)
 	}
 }
@@ -66,11 +67,14 @@ func newSoftToken(t *testing.T) softToken {
 	m := softToken{newTree(t, "trixie", "opencryptoki,libopencryptoki0,ca-certificates")}
 	host(t, "go", "build", "-o", m.root+"/usr/bin/attestd", "../appliance/cmd/attestd")
 	m.enter(t)
-	m.run(t, "groupadd attestd && useradd --system --gid attestd --groups pkcs11 --home-dir /var/lib/attestd --shell /usr/sbin/nologin attestd")
-	m.write(t, "etc/opencryptoki/opencryptoki.conf", "version opencryptoki-3.23\nslot 3\n{\nstdll = libpkcs11_sw.so\ntokversion = 3.12\n}\n")
+	m.run(t,
+		"groupadd attestd && useradd --system --gid attestd --groups pkcs11 --home-dir /var/lib/attestd --shell /usr/sbin/nologin attestd")
+	m.write(t, "etc/opencryptoki/opencryptoki.conf",
+		"version opencryptoki-3.23\nslot 3\n{\nstdll = libpkcs11_sw.so\ntokversion = 3.12\n}\n")
 	m.write(t, "root/pin", softTokenPIN+"\n")
-	m.run(t, "chmod 600 /root/pin && mkdir -p /etc/attestd /run/lock && install -d -o pkcsslotd -g pkcs11 -m 710 /run/opencryptoki && "+
-		"install -d -g pkcs11 -m 770 /run/lock/opencryptoki /var/lib/opencryptoki /var/log/opencryptoki && install -d -o attestd -m 750 /run/attestd")
+	m.run(t,
+		"chmod 600 /root/pin && mkdir -p /etc/attestd /run/lock && install -d -o pkcsslotd -g pkcs11 -m 710 /run/opencryptoki && "+
+			"install -d -g pkcs11 -m 770 /run/lock/opencryptoki /var/lib/opencryptoki /var/log/opencryptoki && install -d -o attestd -m 750 /run/attestd")
 	m.startSlotDaemon(t)
 	m.run(t, "echo attestd | pkcsconf -c 3 -I -S 87654321 && pkcsconf -c 3 -P -S 87654321 -n 76543210 && "+
 		"pkcsconf -c 3 -u -S 76543210 -n 11111111 && pkcsconf -c 3 -p -U 11111111 -n "+softTokenPIN)
@@ -85,7 +89,8 @@ func (m softToken) enter(t *testing.T) {
 	const mounts = `mount --make-rprivate / && mount --bind "$0" "$0" && cd "$0" && mount -t proc proc proc && mount --rbind /dev dev && ` +
 		`mount -t tmpfs -o mode=1777 tmpfs dev/shm && mount -t tmpfs tmpfs run && mount --rbind /sys sys && mkdir -p old && pivot_root . old && ` +
 		`umount --lazy /old && exec sleep infinity`
-	holder := exec.CommandContext(t.Context(), "unshare", "--mount", "--ipc", "--pid", "--fork", "--kill-child", "sh", "-c", mounts, m.root)
+	holder := exec.CommandContext(t.Context(), "unshare", "--mount", "--ipc", "--pid", "--fork", "--kill-child",
+		"sh", "-c", mounts, m.root)
 	if err := holder.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -122,12 +127,16 @@ func (m softToken) await(t *testing.T, what string, is func() bool) {
 func (m softToken) startSlotDaemon(t *testing.T) {
 	t.Helper()
 	m.run(t, "su -s /bin/sh pkcsslotd -c /usr/sbin/pkcsslotd >/dev/null 2>&1 </dev/null")
-	m.await(t, "pkcsslotd", func() bool { _, err := m.try(t, "test -S /run/opencryptoki/pkcsslotd.socket"); return err == nil })
+	m.await(t, "pkcsslotd", func() bool {
+		_, err := m.try(t, "test -S /run/opencryptoki/pkcsslotd.socket")
+		return err == nil
+	})
 }
 
 func (m softToken) setUp(t *testing.T) (string, error) {
 	t.Helper()
-	return m.try(t, "attestd setup --yes --module "+openCryptoki+" --token attestd --pin-file /root/pin --pin-store file")
+	return m.try(t, "attestd setup --yes --module "+openCryptoki+
+		" --token attestd --pin-file /root/pin --pin-store file")
 }
 
 const serve = `su -s /bin/sh attestd -c 'echo $$ >/run/attestd/pid; exec attestd serve'`
@@ -141,7 +150,10 @@ func (m softToken) serve(t *testing.T) {
 func (m softToken) stop(t *testing.T) {
 	t.Helper()
 	m.run(t, "kill -TERM $(cat /run/attestd/pid)")
-	m.await(t, "attestd's end", func() bool { _, err := m.try(t, "kill -0 $(cat /run/attestd/pid)"); return err != nil })
+	m.await(t, "attestd's end", func() bool {
+		_, err := m.try(t, "kill -0 $(cat /run/attestd/pid)")
+		return err != nil
+	})
 }
 
 // status returns attestd's status of the token.
@@ -195,7 +207,8 @@ func (m softToken) rotate(t *testing.T) (address string) {
 		t.Fatal(err)
 	}
 	key := func(name, address string) string {
-		return fmt.Sprintf("    - { name: %s, state: active, address: %q, uri: \"pkcs11:token=attestd;object=%s?module-path=%s&pin-source=file:/etc/attestd/pin\" }\n",
+		return fmt.Sprintf(
+			"    - { name: %s, state: active, address: %q, uri: \"pkcs11:token=attestd;object=%s?module-path=%s&pin-source=file:/etc/attestd/pin\" }\n",
 			name, address, name, openCryptoki)
 	}
 	m.write(t, "etc/attestd/attestd.yaml", "hsm:\n  keys:\n"+key("next", made.Address)+key("attestor", m.address(t)))
@@ -213,7 +226,8 @@ func (m softToken) refusePIN(t *testing.T) {
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 3 {
 		t.Errorf("with a wrong PIN: %v\n%s", err, out)
 	}
-	if flags := m.run(t, "pkcsconf -t"); strings.Contains(flags, "USER_PIN_FINAL_TRY") || strings.Contains(flags, "USER_PIN_LOCKED") {
+	if flags := m.run(t, "pkcsconf -t"); strings.Contains(flags, "USER_PIN_FINAL_TRY") ||
+		strings.Contains(flags, "USER_PIN_LOCKED") {
 		t.Errorf("the PIN was tried more than once:\n%s", flags)
 	}
 	m.run(t, "sed -i s/87654321/12345678/ /etc/attestd/pin")

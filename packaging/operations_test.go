@@ -28,7 +28,8 @@ import (
 func TestOperations(t *testing.T) {
 	need(t, "dpkg-deb")
 	needsBoot(t)
-	o := &operator{manual: readManual(t, "../docs/operations.md"), folder: "/root", small: newDisk(t), spare: newDisk(t)}
+	o := &operator{manual: readManual(t, "../docs/operations.md"), folder: "/root", small: newDisk(t),
+		spare: newDisk(t)}
 	o.lifeCycle, o.another = &lifeCycle{machine: newMachine(t)}, newMachine(t)
 	for _, scenario := range []struct {
 		name string
@@ -69,7 +70,8 @@ func TestOperations(t *testing.T) {
 			o.try(t, "systemctl reset-failed attestd attestd.socket")
 		}
 		if !t.Run(scenario.name, scenario.run) {
-			out, _ := o.try(t, "systemctl status --no-pager -l attestd attestd.socket; journalctl --no-pager -n 40 -o cat -u attestd; attestd doctor")
+			out, _ := o.try(t,
+				"systemctl status --no-pager -l attestd attestd.socket; journalctl --no-pager -n 40 -o cat -u attestd; attestd doctor")
 			t.Log(out)
 			t.Fatalf("%s failed: the scenarios after it are left out", scenario.name)
 		}
@@ -139,7 +141,8 @@ func (o *operator) refusePIN(t *testing.T, knock string) {
 	t.Helper()
 	o.run(t, "printf 0000 | systemd-creds encrypt --name=pin --tpm2-pcrs= - "+credential)
 	o.run(t, "systemctl restart attestd & "+knock+" wait; sleep 6") // longer than RestartSec
-	if got := o.show(t, "attestd", "ActiveState", "ExecMainStatus", "NRestarts"); got[0] != "failed" || got[1] != "3" || got[2] != "0" {
+	if got := o.show(t, "attestd", "ActiveState", "ExecMainStatus", "NRestarts"); got[0] != "failed" || got[1] != "3" ||
+		got[2] != "0" {
 		t.Fatalf("state, exit status, restarts: %v", got)
 	}
 	if got := o.show(t, "attestd.socket", "ActiveState")[0]; got != "inactive" {
@@ -216,7 +219,8 @@ func certificate(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "appliance"},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0)}
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().AddDate(1, 0, 0)}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -236,7 +240,8 @@ func certificate(t *testing.T) []string {
 }
 
 // knocking sends requests to port 443 in the background.
-const knocking = "(for i in $(seq 40); do curl -s --insecure -m 5 -o /dev/null " + on443 + "/healthz; sleep 0.05; done) & "
+const knocking = "(for i in $(seq 40); do curl -s --insecure -m 5 -o /dev/null " + on443 +
+	"/healthz; sleep 0.05; done) & "
 
 func (o *operator) wrongPINBehindSocket(t *testing.T) {
 	since := o.now(t)
@@ -258,7 +263,8 @@ func (l *lifeCycle) now(t *testing.T) string {
 // starts counts the starts of attestd, by systemd's message id.
 func (l *lifeCycle) starts(t *testing.T, since string) string {
 	t.Helper()
-	return strings.TrimSpace(l.run(t, "journalctl --no-pager -o cat --since=@"+since+" UNIT=attestd.service MESSAGE_ID=7d4958e842da4a758f6c1cdc7b36dcc5 | wc -l"))
+	return strings.TrimSpace(l.run(t, "journalctl --no-pager -o cat --since=@"+since+
+		" UNIT=attestd.service MESSAGE_ID=7d4958e842da4a758f6c1cdc7b36dcc5 | wc -l"))
 }
 
 // tokenBehindSocket copies the token while clients connect, which must not start attestd meanwhile. Afterwards port 443
@@ -275,7 +281,8 @@ func (o *operator) tokenBehindSocket(t *testing.T) {
 		t.Errorf("the token's copy has mode %s", got)
 	}
 	o.worksAt(t, on443)
-	o.run(t, "attestd backup /var/backups/attestd && systemctl stop attestd && rm /var/lib/attestd/attestd.db /var/lib/attestd/log.key")
+	o.run(t,
+		"attestd backup /var/backups/attestd && systemctl stop attestd && rm /var/lib/attestd/attestd.db /var/lib/attestd/log.key")
 	o.types(t, "Backup and restore, console 5")
 	o.worksAt(t, on443)
 }
@@ -301,7 +308,8 @@ func (o *operator) otherLimits(t *testing.T) {
 		t.Errorf("limits of the example: %q, without it %q", got, usual)
 	}
 	o.works(t)
-	o.run(t, "rm /etc/systemd/system/attestd.service.d/limits.conf && systemctl daemon-reload && systemctl restart attestd")
+	o.run(t,
+		"rm /etc/systemd/system/attestd.service.d/limits.conf && systemctl daemon-reload && systemctl restart attestd")
 	if got := o.run(t, limits); got != usual || strings.Contains(got, "infinity") {
 		t.Errorf("limits of the unit: %q, before %q", got, usual)
 	}
@@ -323,7 +331,8 @@ func (o *operator) backups(t *testing.T) {
 }
 
 func (o *operator) upstream(t *testing.T) {
-	o.run(t, "systemd-run --quiet --unit=upstream attestd dev --dir /root/upstream --listen 127.0.0.1:8090 --transfers 300")
+	o.run(t,
+		"systemd-run --quiet --unit=upstream attestd dev --dir /root/upstream --listen 127.0.0.1:8090 --transfers 300")
 	o.run(t, "curl -sS --retry 30 --retry-connrefused --retry-delay 1 --fail http://127.0.0.1:8090/readyz")
 	o.run(t, "cp -a /etc/attestd/attestd.yaml /root/without-upstream.yaml")
 	o.write(t, "/root/upstream-key", "secret\n")
@@ -337,7 +346,8 @@ func (o *operator) upstream(t *testing.T) {
 
 func (o *operator) replicaByHand(t *testing.T) {
 	o.types(t, "Replicas without a network, console 1")
-	o.run(t, "systemctl stop upstream; cp -a /root/without-upstream.yaml /etc/attestd/attestd.yaml && rm -r /etc/systemd/system/attestd.service.d && systemctl daemon-reload")
+	o.run(t,
+		"systemctl stop upstream; cp -a /root/without-upstream.yaml /etc/attestd/attestd.yaml && rm -r /etc/systemd/system/attestd.service.d && systemctl daemon-reload")
 	o.types(t, "Replicas without a network, console 3")
 	if got := o.run(t, "attestd replica status"); !regexp.MustCompile(`transfers +0\b`).MatchString(got) {
 		t.Errorf("the replica is not empty:\n%s", got)
@@ -367,7 +377,8 @@ func (o *operator) rotation(t *testing.T) {
 	o.run(t, "cp -a /etc/attestd/attestd.yaml /root/before-rotation.yaml")
 	o.types(t, "Steps, console 1")
 	keys := o.types(t, "Steps, console 2")
-	if !strings.Contains(keys, "attestor-2027  active, default  yes") || !strings.Contains(keys, "attestor-2028  active           yes") {
+	if !strings.Contains(keys, "attestor-2027  active, default  yes") ||
+		!strings.Contains(keys, "attestor-2028  active           yes") {
 		t.Errorf("keys:\n%s", keys)
 	}
 	if out := o.types(t, "Steps, console 3"); !strings.Contains(out, "The attestation is good.") {
@@ -379,14 +390,16 @@ func (o *operator) rotation(t *testing.T) {
 	if out := o.types(t, "Steps, console 5"); !strings.Contains(out, "is retiring; 0 API keys are bound to it") {
 		t.Errorf("doctor says\n%s", out)
 	}
-	if out := o.types(t, "Steps, console 6"); strings.Contains(out, "attestor-2027") || !strings.Contains(out, "active, default") {
+	if out := o.types(t, "Steps, console 6"); strings.Contains(out, "attestor-2027") ||
+		!strings.Contains(out, "active, default") {
 		t.Errorf("keys:\n%s", out)
 	}
 	if !strings.Contains(o.run(t, "systemctl show -P NRestarts attestd"), "0") {
 		t.Error("attestd was restarted")
 	}
 	o.manual.checkAllRan(t)
-	o.run(t, "for name in payments-2027 trial; do attestd key bind \"$(attestd key list | awk -v name=$name '$2 == name { print $1 }')\" --attestor '' || exit; done; cp -a /root/before-rotation.yaml /etc/attestd/attestd.yaml && systemctl reload attestd")
+	o.run(t,
+		"for name in payments-2027 trial; do attestd key bind \"$(attestd key list | awk -v name=$name '$2 == name { print $1 }')\" --attestor '' || exit; done; cp -a /root/before-rotation.yaml /etc/attestd/attestd.yaml && systemctl reload attestd")
 	o.works(t)
 }
 
@@ -411,7 +424,8 @@ func (o *operator) goingBack(t *testing.T) {
 	o.run(t, "systemctl stop attestd")
 	o.edit(t, func(tx *bbolt.Tx) error {
 		meta := tx.Bucket([]byte("meta"))
-		return meta.Put([]byte("version"), binary.BigEndian.AppendUint64(nil, binary.BigEndian.Uint64(meta.Get([]byte("version")))+1))
+		return meta.Put([]byte("version"),
+			binary.BigEndian.AppendUint64(nil, binary.BigEndian.Uint64(meta.Get([]byte("version")))+1))
 	})
 	if out, err := o.try(t, "systemctl start attestd"); err == nil {
 		t.Errorf("it starts with a newer journal: %s", out)
@@ -441,7 +455,8 @@ func (o *operator) removing(t *testing.T) {
 	o.types(t, "Removing, console 2", "y")
 	o.run(t, kept)
 	o.types(t, "Removing, console 3")
-	if out, err := o.try(t, "ls -d /var/lib/attestd /var/backups/attestd /etc/attestd "+credential+" 2>/dev/null"); err == nil || out != "" {
+	if out, err := o.try(t, "ls -d /var/lib/attestd /var/backups/attestd /etc/attestd "+credential+
+		" 2>/dev/null"); err == nil || out != "" {
 		t.Errorf("still there: %s", out)
 	}
 }

@@ -89,7 +89,8 @@ func rebuiltBySomebodyElse(t *testing.T, version string) string {
 		t.Fatal(err)
 	}
 	environ := []string{
-		"HOME=" + home, "TMPDIR=" + home, "GOENV=off", "GOPATH=" + filepath.Join(home, "go"), "GOMODCACHE=", "GOCACHE=" + filepath.Join(home, "cache"),
+		"HOME=" + home, "TMPDIR=" + home, "GOENV=off", "GOPATH=" + filepath.Join(home, "go"), "GOMODCACHE=",
+		"GOCACHE=" + filepath.Join(home, "cache"),
 		"GOPROXY=" + proxy.URL, "GOSUMDB=off",
 	}
 	t.Cleanup(func() { // modules are read-only
@@ -118,7 +119,8 @@ func copyOfSource(t *testing.T) string {
 	dir := filepath.Join(t.TempDir(), "another-folder")
 	// git does not have the bundles from npm, which make packages has built.
 	files := host(t, "git", "-C", "..", "ls-files", "-z", "--cached", "--others", "--exclude-standard") +
-		host(t, "git", "-C", "..", "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "api/graphiql/dist", "api/console/dist")
+		host(t, "git", "-C", "..", "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "api/graphiql/dist",
+			"api/console/dist")
 	for name := range strings.SplitSeq(strings.Trim(files, "\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join("..", name))
 		if os.IsNotExist(err) {
@@ -148,7 +150,8 @@ func next(t *testing.T) string {
 	t.Helper()
 	nextOnce.Do(func() {
 		source := copyOfSource(t)
-		edit(t, filepath.Join(source, "appliance/config/settings.go"), `"server.idle_timeout", "2m"`, `"server.idle_timeout", "3m"`)
+		edit(t, filepath.Join(source, "appliance/config/settings.go"), `"server.idle_timeout", "2m"`,
+			`"server.idle_timeout", "3m"`)
 		build(t, source, nextVersion(t), nil)
 		nextDir = kept(t, filepath.Join(source, "dist"), nextVersion(t))
 	})
@@ -198,7 +201,8 @@ func edit(t *testing.T, file, from, to string) {
 
 func TestPackagesAreReproducible(t *testing.T) {
 	again := rebuiltBySomebodyElse(t, version(t))
-	for _, name := range []string{deb("", version(t)), rpmFile("", version(t)), "attestd_" + version(t) + "_" + runtime.GOARCH + ".cdx.json"} {
+	for _, name := range []string{deb("", version(t)), rpmFile("", version(t)),
+		"attestd_" + version(t) + "_" + runtime.GOARCH + ".cdx.json"} {
 		a, b := sum(t, filepath.Join(dist, name)), sum(t, filepath.Join(again, name))
 		if a != b {
 			t.Errorf("%s: built twice, not the same bytes: %s and %s", name, a, b)
@@ -267,12 +271,15 @@ func TestDeb(t *testing.T) {
 	root := t.TempDir()
 	host(t, "dpkg-deb", "--extract", file, root)
 	checkTree(t, root, append(installedFiles,
-		"/usr/share/zsh/vendor-completions/_attestd", "/usr/share/doc/attestd/copyright", "/usr/share/doc/attestd/changelog.gz",
+		"/usr/share/zsh/vendor-completions/_attestd", "/usr/share/doc/attestd/copyright",
+		"/usr/share/doc/attestd/changelog.gz",
 		"/usr/share/doc/attestd/README.Debian"))
 	for field, want := range map[string]string{
-		"Version": "^" + regexp.QuoteMeta(version(t)) + "$", "Depends": `libc6 \(>= 2\.\d+\)`, "Recommends": "softhsm2", "Architecture": "^" + runtime.GOARCH + "$",
+		"Version": "^" + regexp.QuoteMeta(version(t)) + "$", "Depends": `libc6 \(>= 2\.\d+\)`, "Recommends": "softhsm2",
+		"Architecture": "^" + runtime.GOARCH + "$",
 	} {
-		if got := strings.TrimSpace(host(t, "dpkg-deb", "--field", file, field)); !regexp.MustCompile(want).MatchString(got) {
+		if got := strings.TrimSpace(host(t, "dpkg-deb", "--field", file, field)); !regexp.MustCompile(want).MatchString(
+			got) {
 			t.Errorf("%s: %q, want %s", field, got, want)
 		}
 	}
@@ -329,7 +336,8 @@ func TestProgram(t *testing.T) {
 		t.Errorf("it says that it is %s", got)
 	}
 	checkReference(t, program, filepath.Join(root, "usr/share/attestd/attestd.yaml"))
-	header, sections, dynamic := host(t, "readelf", "-h", program), host(t, "readelf", "-S", "-W", program), host(t, "readelf", "-d", "-W", program)
+	header, sections, dynamic := host(t, "readelf", "-h", program), host(t, "readelf", "-S", "-W", program),
+		host(t, "readelf", "-d", "-W", program)
 	if !strings.Contains(header, "DYN (Position-Independent Executable file)") {
 		t.Error("it is not position-independent")
 	}
@@ -398,8 +406,11 @@ func TestSBOM(t *testing.T) {
 	if bom.Format != "CycloneDX" {
 		t.Errorf("bomFormat: %q", bom.Format)
 	}
-	for _, want := range []string{"std", "github.com/miekg/pkcs11", "go.etcd.io/bbolt", "github.com/ethereum/go-ethereum", "libc.so.6", "graphiql", "monaco-editor", "uplot"} {
-		if !slices.ContainsFunc(bom.Components, func(c struct{ Name, Version, PURL string }) bool { return c.Name == want }) {
+	for _, want := range []string{"std", "github.com/miekg/pkcs11", "go.etcd.io/bbolt",
+		"github.com/ethereum/go-ethereum", "libc.so.6", "graphiql", "monaco-editor", "uplot"} {
+		if !slices.ContainsFunc(bom.Components, func(c struct{ Name, Version, PURL string }) bool {
+			return c.Name == want
+		}) {
 			t.Errorf("%s is not listed", want)
 		}
 	}
@@ -417,9 +428,11 @@ func TestSigning(t *testing.T) {
 		_ = os.RemoveAll(home)
 	})
 	const who = "attestd test <test@attestd.invalid>"
-	host(t, "gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", "", "--quick-generate-key", who, "rsa3072", "sign", "1d")
+	host(t, "gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", "", "--quick-generate-key", who, "rsa3072",
+		"sign", "1d")
 	signed := rebuilt(t, version(t), "GPG_KEY="+who, "GNUPGHOME="+home)
-	host(t, "gpg", "--homedir", home, "--batch", "--verify", filepath.Join(signed, "SHA256SUMS.asc"), filepath.Join(signed, "SHA256SUMS"))
+	host(t, "gpg", "--homedir", home, "--batch", "--verify", filepath.Join(signed, "SHA256SUMS.asc"),
+		filepath.Join(signed, "SHA256SUMS"))
 	public := filepath.Join(home, "public.asc")
 	host(t, "gpg", "--homedir", home, "--batch", "-a", "--output", public, "--export", who)
 	keys := t.TempDir()

@@ -35,7 +35,8 @@ func (o *operator) lostKey(t *testing.T) {
 }
 
 func (o *operator) mistake(t *testing.T) {
-	o.run(t, "cp -a /etc/attestd/attestd.yaml /root/good.yaml && echo 'server: { lisen: 127.0.0.1:80 }' >>/etc/attestd/attestd.yaml; systemctl restart attestd || true")
+	o.run(t,
+		"cp -a /etc/attestd/attestd.yaml /root/good.yaml && echo 'server: { lisen: 127.0.0.1:80 }' >>/etc/attestd/attestd.yaml; systemctl restart attestd || true")
 	out, err := o.tries(t, "attestd does not start, console 1")
 	if err == nil || !strings.Contains(out, "did you mean server.listen?") {
 		t.Errorf("it does not tell of the mistake (%v)", err)
@@ -55,7 +56,8 @@ func (o *operator) mistake(t *testing.T) {
 	o.run(t, "systemctl restart attestd")
 	o.works(t)
 	// Other processes of the same user cannot read its memory.
-	o.run(t, "! runuser -u attestd -- cat /proc/$(systemctl show -P MainPID attestd)/maps && grep 'Max core file size *0 ' /proc/$(systemctl show -P MainPID attestd)/limits")
+	o.run(t,
+		"! runuser -u attestd -- cat /proc/$(systemctl show -P MainPID attestd)/maps && grep 'Max core file size *0 ' /proc/$(systemctl show -P MainPID attestd)/limits")
 }
 
 // damagedJournal changes a record in the file, as a disk or a person could.
@@ -102,8 +104,10 @@ func (o *operator) lostTail(t *testing.T) {
 	before := o.logKey(t)
 	o.run(t, "systemctl stop attestd && cp -a /var/lib/attestd/attestd.db /root/snapshot.db && systemctl start attestd")
 	o.works(t)
-	o.run(t, "attestd log checkpoint >/root/published.checkpoint && systemctl stop attestd && cp -a /root/snapshot.db /var/lib/attestd/attestd.db && systemctl start attestd")
-	if got, err := o.try(t, "curl -sS "+onLoopback+"/readyz"); err != nil || !strings.Contains(got, `"journal":"journal_lost"`) {
+	o.run(t,
+		"attestd log checkpoint >/root/published.checkpoint && systemctl stop attestd && cp -a /root/snapshot.db /var/lib/attestd/attestd.db && systemctl start attestd")
+	if got, err := o.try(t, "curl -sS "+onLoopback+"/readyz"); err != nil ||
+		!strings.Contains(got, `"journal":"journal_lost"`) {
 		t.Errorf("readyz: %s (%v)", got, err)
 	}
 	out, err := o.tries(t, "The journal lost what was published, console 1")
@@ -111,11 +115,13 @@ func (o *operator) lostTail(t *testing.T) {
 		t.Errorf("it is not told: %s (%v)", out, err)
 	}
 	accepted := o.types(t, "The journal lost what was published, console 2")
-	if after := o.logKey(t); after == before || !strings.Contains(accepted, strings.TrimSpace(after)) || !strings.Contains(accepted, "log_continued") {
+	if after := o.logKey(t); after == before || !strings.Contains(accepted, strings.TrimSpace(after)) ||
+		!strings.Contains(accepted, "log_continued") {
 		t.Errorf("it was the log %s, and is %s: %s", before, after, accepted)
 	}
 	o.works(t)
-	if out, err := o.try(t, "attestd log verify --since-checkpoint /root/published.checkpoint"); err == nil || !strings.Contains(out, "but this log continues only") {
+	if out, err := o.try(t, "attestd log verify --since-checkpoint /root/published.checkpoint"); err == nil ||
+		!strings.Contains(out, "but this log continues only") {
 		t.Errorf("what was lost is not told: %s (%v)", out, err)
 	}
 	o.run(t, "attestd log verify && rm -r /root/before-accept-loss /root/snapshot.db && systemctl start attestd-backup")
@@ -124,7 +130,8 @@ func (o *operator) lostTail(t *testing.T) {
 // edit changes the database in the machine. attestd must be stopped.
 func (m *machine) edit(t *testing.T, change func(*bbolt.Tx) error) {
 	t.Helper()
-	db, err := bbolt.Open(filepath.Join(m.root, "var/lib/attestd/attestd.db"), 0o600, &bbolt.Options{Timeout: time.Second})
+	db, err := bbolt.Open(filepath.Join(m.root, "var/lib/attestd/attestd.db"), 0o600,
+		&bbolt.Options{Timeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,8 +146,10 @@ func (m *machine) edit(t *testing.T, change func(*bbolt.Tx) error) {
 // status returns the HTTP status of a request for an attestation.
 func (o *operator) status(t *testing.T) string {
 	t.Helper()
-	out, _ := o.try(t, `curl -sS --max-time 30 -o /dev/null -w '%{http_code}' -H 'content-type: application/json' -H "x-api-key: $(cat /etc/attestd/api-key)" -d '`+
-		`{"unspendableAddress":"`+unspendable+`","beneficiary":"`+beneficiary+`"}' `+onLoopback+"/functions/v1/attest")
+	out, _ := o.try(t,
+		`curl -sS --max-time 30 -o /dev/null -w '%{http_code}' -H 'content-type: application/json' -H "x-api-key: $(cat /etc/attestd/api-key)" -d '`+
+			`{"unspendableAddress":"`+unspendable+`","beneficiary":"`+beneficiary+`"}' `+onLoopback+
+			"/functions/v1/attest")
 	return out
 }
 
@@ -191,7 +200,8 @@ func (o *operator) failedDisk(t *testing.T) {
 }
 
 func (o *operator) othersHands(t *testing.T) {
-	o.run(t, "curl -fsS "+onLoopback+"/log/checkpoint >/root/attestd.checkpoint") // an earlier checkpoint covers records that the scenarios above have lost
+	// an earlier checkpoint covers records that the scenarios above have lost
+	o.run(t, "curl -fsS "+onLoopback+"/log/checkpoint >/root/attestd.checkpoint")
 	o.types(t, "Key or machine are in others' hands, console 1")
 	if got := o.status(t); got != "403" {
 		t.Errorf("with a key that was revoked: %s", got)
@@ -209,7 +219,8 @@ func (o *operator) lostMachine(t *testing.T) {
 	o.run(t, "systemctl start attestd-backup")
 	lost := o.machine
 	safe := t.TempDir()
-	host(t, "sh", "-c", "cp -a $0/root/etc-attestd.tar.gz $0/root/token.tar.gz $(ls -t $0/var/backups/attestd/*.tar.zst | head -n 1) $1", lost.root, safe)
+	host(t, "sh", "-c",
+		"cp -a $0/root/etc-attestd.tar.gz $0/root/token.tar.gz $(ls -t $0/var/backups/attestd/*.tar.zst | head -n 1) $1", lost.root, safe)
 	if err := os.WriteFile(filepath.Join(safe, "pin"), []byte(o.pin+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

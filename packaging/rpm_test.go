@@ -26,16 +26,20 @@ func TestRPM(t *testing.T) {
 		}
 	}
 	host(t, "sh", "-c", `rpm2cpio "$0" | (cd "$1" && cpio --quiet -idm)`, file, root)
-	checkTree(t, root, append(installedFiles, "/usr/share/zsh/site-functions/_attestd", "/usr/share/licenses/attestd/LICENSE"))
+	checkTree(t, root,
+		append(installedFiles, "/usr/share/zsh/site-functions/_attestd", "/usr/share/licenses/attestd/LICENSE"))
 	got := host(t, "rpm", "-qp", "--queryformat", "%{VERSION} %{ARCH} %{LICENSE}", file)
-	if want := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "attestd-"), ".rpm"); strings.Replace(got, " ", ".", 1) != want+" Apache-2.0" {
+	if want := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "attestd-"), ".rpm"); strings.Replace(got,
+		" ", ".", 1) != want+" Apache-2.0" {
 		t.Errorf("version and architecture: %q", got)
 	}
-	if got := host(t, "rpm", "-qp", "--requires", file); !regexp.MustCompile(`libc\.so\.6\(GLIBC_2\.\d+\)\(64bit\)`).MatchString(got) {
+	if got := host(t, "rpm", "-qp", "--requires",
+		file); !regexp.MustCompile(`libc\.so\.6\(GLIBC_2\.\d+\)\(64bit\)`).MatchString(got) {
 		t.Errorf("requires: %s", got)
 	}
 	scripts := host(t, "rpm", "-qp", "--queryformat", "[%{REQUIRENAME} %{REQUIREFLAGS:deptype}\n]", file)
-	for _, want := range []string{"glibc-common pre", "shadow-utils pre", "systemd pre", "systemd post", "systemd preun", "systemd postun"} {
+	for _, want := range []string{"glibc-common pre", "shadow-utils pre", "systemd pre", "systemd post",
+		"systemd preun", "systemd postun"} {
 		if !strings.Contains("\n"+scripts, "\n"+want+"\n") {
 			t.Errorf("it does not require %s:\n%s", want, scripts)
 		}
@@ -64,7 +68,8 @@ func checkModes(t *testing.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := host(t, "rpm", "-qp", "--queryformat", "[%{FILENAMES} %{FILEUSERNAME}:%{FILEGROUPNAME} %{FILEMODES:perms}\n]", file)
+	got := host(t, "rpm", "-qp", "--queryformat",
+		"[%{FILENAMES} %{FILEUSERNAME}:%{FILEGROUPNAME} %{FILEMODES:perms}\n]", file)
 	told := regexp.MustCompile(`(?m)^  (/\S+) +(\w+:\w+) +0([0-7]{3}) `).FindAllStringSubmatch(string(readme), -1)
 	if len(told) < 4 {
 		t.Fatalf("README tells %d modes", len(told))

@@ -23,7 +23,8 @@ func TestScriptsAreShellcheckClean(t *testing.T) {
 		scripts = append(scripts, files...)
 	}
 	need(t, "shellcheck")
-	out, err := exec.CommandContext(t.Context(), "shellcheck", append([]string{"--shell=sh"}, scripts...)...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(),
+		"shellcheck", append([]string{"--shell=sh"}, scripts...)...).CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -69,7 +70,8 @@ func need(t *testing.T, programs ...string) {
 func TestDocumentsLinkToHeadings(t *testing.T) {
 	t.Parallel()
 	headings := func(text string) (anchors []string) {
-		for _, line := range regexp.MustCompile("(?m)^#+ (.+)$").FindAllStringSubmatch(regexp.MustCompile("(?s)```.*?```").ReplaceAllString(text, ""), -1) {
+		for _, line := range regexp.MustCompile("(?m)^#+ (.+)$").FindAllStringSubmatch(
+			regexp.MustCompile("(?s)```.*?```").ReplaceAllString(text, ""), -1) {
 			anchor := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(line[1]), "")
 			anchors = append(anchors, strings.ReplaceAll(anchor, " ", "-"))
 		}

@@ -66,7 +66,9 @@ func TestDebUpgrade(t *testing.T) {
 	}{
 		{"the version before", u.versionBefore},
 		{"to this version", func(t *testing.T) { u.upgradeTo(t, deb(dist, version(t)), version(t)) }},
-		{"to one with another default", func(t *testing.T) { u.upgradeTo(t, deb(next(t), nextVersion(t)), nextVersion(t)) }},
+		{"to one with another default", func(t *testing.T) {
+			u.upgradeTo(t, deb(next(t), nextVersion(t)), nextVersion(t))
+		}},
 		{"the default is the new one", u.newDefault},
 		{"the machine is lost", u.loseMachine},
 		{"another takes over", u.takeOver},
@@ -74,7 +76,8 @@ func TestDebUpgrade(t *testing.T) {
 		{"purge", u.purged},
 	} {
 		if !t.Run(step.name, step.run) {
-			out, _ := u.try(t, "systemctl status --no-pager -l attestd; journalctl --no-pager -n 40 -o cat; ls -la /etc/attestd; attestd doctor")
+			out, _ := u.try(t,
+				"systemctl status --no-pager -l attestd; journalctl --no-pager -n 40 -o cat; ls -la /etc/attestd; attestd doctor")
 			t.Log(out)
 			t.Fatalf("%s failed: the steps after it are left out", step.name)
 		}
@@ -88,7 +91,8 @@ const configuration = "/etc/attestd/attestd.yaml"
 // aptInstall installs as an unattended machine would, without an option that answers questions.
 func (u *upgrade) aptInstall(t *testing.T, file string, flags ...string) string {
 	t.Helper()
-	return u.run(t, "cd /root && DEBIAN_FRONTEND=noninteractive apt-get -y install "+strings.Join(flags, " ")+" ./"+filepath.Base(u.put(t, file))+" </dev/null")
+	return u.run(t, "cd /root && DEBIAN_FRONTEND=noninteractive apt-get -y install "+strings.Join(flags, " ")+" ./"+
+		filepath.Base(u.put(t, file))+" </dev/null")
 }
 
 // noNetwork omits recommended packages, which the machine cannot download.
@@ -109,19 +113,22 @@ func (u *upgrade) versionBefore(t *testing.T) {
 // inode.
 func (u *upgrade) identity(t *testing.T) string {
 	t.Helper()
-	return u.run(t, "sha256sum "+configuration+" && stat -c '%U:%G %a, file %i' "+configuration+" && find /etc/attestd /etc/credstore.encrypted | sort")
+	return u.run(t, "sha256sum "+configuration+" && stat -c '%U:%G %a, file %i' "+configuration+
+		" && find /etc/attestd /etc/credstore.encrypted | sort")
 }
 
 func (u *upgrade) upgradeTo(t *testing.T, file, version string) {
 	file0, process := u.identity(t), u.show(t, "attestd", "MainPID")[0]
 	out := u.aptInstall(t, file)
-	if got := u.run(t, "dpkg-query -W -f '${Version} ${Status}' attestd; dpkg --audit"); got != version+" install ok installed" {
+	if got := u.run(t, "dpkg-query -W -f '${Version} ${Status}' attestd; dpkg --audit"); got != version+
+		" install ok installed" {
 		t.Errorf("installed: %s\n%s", got, out)
 	}
 	if got := u.identity(t); got != file0 {
 		t.Errorf("the configuration was\n%s\nand is\n%s", file0, got)
 	}
-	if got := u.show(t, "attestd", "MainPID", "ActiveState", "NRestarts"); got[0] == process || got[1] != "active" || got[2] != "0" {
+	if got := u.show(t, "attestd", "MainPID", "ActiveState", "NRestarts"); got[0] == process || got[1] != "active" ||
+		got[2] != "0" {
 		t.Errorf("process, state and restarts after the upgrade: %v, process before %s\n%s", got, process, out)
 	}
 	if got := u.run(t, "attestd version"); !strings.Contains(got, version) {
@@ -148,7 +155,8 @@ func (u *upgrade) hasOperatorsValues(t *testing.T) {
 }
 
 func (u *upgrade) newDefault(t *testing.T) {
-	if got := u.run(t, "attestd config show | grep idle_timeout: && grep idle_timeout: /usr/share/attestd/attestd.yaml"); strings.Count(got, `"3m0s"`) != 2 {
+	if got := u.run(t,
+		"attestd config show | grep idle_timeout: && grep idle_timeout: /usr/share/attestd/attestd.yaml"); strings.Count(got, `"3m0s"`) != 2 {
 		t.Errorf("in effect, and in the reference: %s", got)
 	}
 }
@@ -158,10 +166,14 @@ const lostCredential = "/etc/credstore.encrypted/attestd.pin"
 // loseMachine leaves only the files that an operator keeps elsewhere: the configuration, the token's folder, a backup
 // and the PIN. The secret of systemd-creds is lost.
 func (u *upgrade) loseMachine(t *testing.T) {
-	u.run(t, "if [ -e "+lostCredential+" ]; then cp -a "+lostCredential+" /root/lost.pin; systemd-creds decrypt --name=pin "+lostCredential+" /root/pin; else cp /etc/attestd/pin /root/pin; fi")
+	u.run(t, "if [ -e "+lostCredential+" ]; then cp -a "+lostCredential+
+		" /root/lost.pin; systemd-creds decrypt --name=pin "+lostCredential+
+		" /root/pin; else cp /etc/attestd/pin /root/pin; fi")
 	u.run(t, "attestd backup /root/backup.tar.zst && systemctl stop attestd")
-	u.run(t, "tar -C /var/lib/attestd -czf /root/token.tar.gz softhsm && tar -C /etc --exclude=attestd/pin -czf /root/etc.tar.gz attestd")
-	u.run(t, "dpkg --purge attestd && rm -rf /var/lib/attestd /var/backups/attestd /etc/attestd /etc/credstore.encrypted /var/lib/systemd/credential.secret")
+	u.run(t,
+		"tar -C /var/lib/attestd -czf /root/token.tar.gz softhsm && tar -C /etc --exclude=attestd/pin -czf /root/etc.tar.gz attestd")
+	u.run(t,
+		"dpkg --purge attestd && rm -rf /var/lib/attestd /var/backups/attestd /etc/attestd /etc/credstore.encrypted /var/lib/systemd/credential.secret")
 	u.aptInstall(t, deb(next(t), nextVersion(t)), noNetwork)
 }
 
@@ -189,7 +201,8 @@ func (u *upgrade) takeOver(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	u.run(t, "cmp "+configuration+" /root/before.yaml && ls /var/lib/attestd/attestd.db && exit 1; attestd restore /root/backup.tar.zst && systemctl enable --quiet --now attestd")
+	u.run(t, "cmp "+configuration+
+		" /root/before.yaml && ls /var/lib/attestd/attestd.db && exit 1; attestd restore /root/backup.tar.zst && systemctl enable --quiet --now attestd")
 	u.hasOperatorsValues(t)
 	u.works(t)
 }
@@ -204,7 +217,8 @@ func (u *upgrade) withoutCredentials(t *testing.T) {
 	if !strings.Contains(out, "made  /etc/attestd/pin") || !strings.Contains(out, "kept  the key") {
 		t.Error(out)
 	}
-	if got := strings.TrimSpace(u.run(t, "stat -c '%U %a' /etc/attestd/pin && grep -v '^#' "+configuration+" | grep -o 'pin-source=.*pin'")); got != "attestd 400\npin-source=file:/etc/attestd/pin" {
+	if got := strings.TrimSpace(u.run(t, "stat -c '%U %a' /etc/attestd/pin && grep -v '^#' "+configuration+
+		" | grep -o 'pin-source=.*pin'")); got != "attestd 400\npin-source=file:/etc/attestd/pin" {
 		t.Errorf("the PIN: %s", got)
 	}
 	u.run(t, "systemctl start attestd")
@@ -228,7 +242,8 @@ func TestRPMUpgrade(t *testing.T) {
 	}
 	identity := func() string {
 		t.Helper()
-		return m.run(t, "sha256sum "+configuration+" && stat -c '%U:%G %a, file %i' "+configuration+" && ls -A /etc/attestd")
+		return m.run(t, "sha256sum "+configuration+" && stat -c '%U:%G %a, file %i' "+configuration+
+			" && ls -A /etc/attestd")
 	}
 	rpm("--install", "--nodeps", rpmFile(before(t), beforeVersion))
 	if got := rpm("-q", "--configfiles", "attestd"); !strings.Contains(got, configuration) {

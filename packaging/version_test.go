@@ -35,7 +35,8 @@ func (r *repository) run(in string, name string, args ...string) string {
 	r.Helper()
 	cmd := exec.CommandContext(r.Context(), name, args...)
 	cmd.Dir = in
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=t", "GIT_AUTHOR_EMAIL=t@example.com", "GIT_COMMITTER_NAME=t",
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=t", "GIT_AUTHOR_EMAIL=t@example.com",
+		"GIT_COMMITTER_NAME=t",
 		"GIT_COMMITTER_EMAIL=t@example.com", "GIT_COMMITTER_DATE=2026-11-21T15:30:00+02:00")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -59,7 +60,8 @@ func (r *repository) commit(message string) {
 func (r *repository) write(name, content string) {
 	r.Helper()
 	path := filepath.Join(r.dir, name)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+		os.WriteFile(path, []byte(content), 0o600)); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -177,7 +179,8 @@ func TestVersionsWithoutTags(t *testing.T) {
 	r.commit("one")
 	counted := check("an archive after a tag", archive, `1\.2\.0\+1\.g[0-9a-f]{12}`)
 
-	for _, pair := range [][2]string{{before, tagged}, {tagged, after}, {tagged, unknown}, {after, counted}, {unknown, counted}, {counted, "1.2.1"}} {
+	for _, pair := range [][2]string{{before, tagged}, {tagged, after}, {tagged, unknown}, {after, counted},
+		{unknown, counted}, {counted, "1.2.1"}} {
 		older(t, pair[0], pair[1])
 	}
 }
@@ -191,7 +194,8 @@ func older(t *testing.T, a, b string) {
 		}
 	}
 	if _, err := exec.LookPath("rpm"); err == nil {
-		out, err := exec.CommandContext(t.Context(), "rpm", "--eval", `%{lua: print(rpm.vercmp("`+a+`", "`+b+`"))}`).Output()
+		out, err := exec.CommandContext(t.Context(), "rpm", "--eval",
+			`%{lua: print(rpm.vercmp("`+a+`", "`+b+`"))}`).Output()
 		if err != nil || string(bytes.TrimSpace(out)) != "-1" {
 			t.Errorf("rpm: %s is not older than %s: %s %v", a, b, out, err)
 		}

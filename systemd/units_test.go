@@ -55,10 +55,12 @@ func TestLimitsOfMemoryAndProcessors(t *testing.T) {
 		return n
 	}
 	const service, backup = "attestd.service", "attestd-backup.service"
-	if high, most := value(service, "MemoryHigh"), value(service, "MemoryMax"); high < 50 || high >= most || most >= 100 {
+	if high, most := value(service, "MemoryHigh"), value(service, "MemoryMax"); high < 50 || high >= most ||
+		most >= 100 {
 		t.Errorf("MemoryHigh=%d%%, MemoryMax=%d%%", high, most)
 	}
-	if ours, other := value(service, "CPUWeight"), value(backup, "CPUWeight"); ours <= 100 || other >= 100 || other == 0 {
+	if ours, other := value(service, "CPUWeight"), value(backup, "CPUWeight"); ours <= 100 || other >= 100 ||
+		other == 0 {
 		t.Errorf("CPUWeight=%d, and %d of the backup", ours, other)
 	}
 }
@@ -84,7 +86,8 @@ func TestExamplesAreValidAndSealedOff(t *testing.T) {
 			if !strings.HasSuffix(unit, ".service") {
 				return
 			}
-			out, err = analyze(t, "security", "--offline=true", "--no-pager", "--threshold="+maxExposure, filepath.Join(dir, unit))
+			out, err = analyze(t, "security", "--offline=true", "--no-pager", "--threshold="+maxExposure,
+				filepath.Join(dir, unit))
 			t.Log(lastLine(out))
 			if err != nil {
 				t.Errorf("systemd-analyze security: %v\n%s", err, out)

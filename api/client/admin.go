@@ -83,7 +83,8 @@ func (a *Admin) RevokeKey(ctx context.Context, id string) (appliance.APIKey, err
 // BindKey binds an API key to the attestor key with that name, or to the default key if attestor is empty.
 func (a *Admin) BindKey(ctx context.Context, id, attestor string) (appliance.APIKey, error) {
 	var answer wire.ChangedKey
-	err := a.do(ctx, call{method: http.MethodPost, path: "/keys/" + url.PathEscape(id) + "/bind", body: wire.BindKey{Attestor: attestor}, into: &answer})
+	err := a.do(ctx, call{method: http.MethodPost, path: "/keys/" + url.PathEscape(id) + "/bind",
+		body: wire.BindKey{Attestor: attestor}, into: &answer})
 	return answer.Key.APIKey, err
 }
 
@@ -188,11 +189,13 @@ func (a *Admin) Entries(ctx context.Context, first int64, yield func(leaf []byte
 // Verify audits the journal inside the daemon. The audit ends when ctx ends.
 func (a *Admin) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
 	request := wire.VerifyLog{Earlier: opts.Earlier, Signers: opts.Signers}
-	return report[appliance.AuditReport](ctx, a, call{method: http.MethodPost, path: "/log/verify", body: request}, opts.Progress)
+	return report[appliance.AuditReport](ctx, a, call{method: http.MethodPost, path: "/log/verify", body: request},
+		opts.Progress)
 }
 
 // report reads lines of wire.Progress up to the last, which holds the report. progress may be nil.
-func report[Report any](ctx context.Context, a *Admin, call call, progress func(done, total int64)) (found Report, err error) {
+func report[Report any](ctx context.Context, a *Admin, call call,
+	progress func(done, total int64)) (found Report, err error) {
 	var report *Report
 	err = a.lines(ctx, call, func(line []byte) error {
 		var l wire.Progress[Report]

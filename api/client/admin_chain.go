@@ -39,6 +39,7 @@ func (a *Admin) Redemptions(ctx context.Context, yield func(chain.Redemption) er
 // Errors: CodeNotFound if no contract is watched.
 func (a *Admin) Redeemed(ctx context.Context, hashes []appliance.Digest) ([]chain.Redeemed, error) {
 	var answer wire.Redeemed
-	err := a.do(ctx, call{method: http.MethodPost, path: "/chain/redeemed", body: wire.RedeemedQuery{Hashes: hashes}, into: &answer})
+	err := a.do(ctx,
+		call{method: http.MethodPost, path: "/chain/redeemed", body: wire.RedeemedQuery{Hashes: hashes}, into: &answer})
 	return answer.Redeemed, err
 }

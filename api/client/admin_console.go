@@ -17,7 +17,8 @@ func NewAdminOver(next http.RoundTripper) *Admin {
 //
 // Errors: CodeNotFound without a console; CodeInvalidField for an unknown role.
 func (a *Admin) ConsoleLink(ctx context.Context, role string) (link wire.ConsoleLink, err error) {
-	err = a.do(ctx, call{method: http.MethodPost, path: "/console/links", body: wire.ConsoleRole{Role: role}, into: &link})
+	err = a.do(ctx,
+		call{method: http.MethodPost, path: "/console/links", body: wire.ConsoleRole{Role: role}, into: &link})
 	return link, err
 }
 

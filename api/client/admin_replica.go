@@ -54,9 +54,11 @@ func (a *Admin) ReplicaLag(ctx context.Context) (lag wire.ReplicaLag, err error)
 // means follower.DefaultSample. The comparison ends when ctx ends. progress may be nil.
 //
 // Errors: CodeReplicaUnavailable like SyncReplica; the errors of follower.Verify.
-func (a *Admin) VerifyReplica(ctx context.Context, sample int, progress func(done, total int64)) (follower.Report, error) {
+func (a *Admin) VerifyReplica(ctx context.Context, sample int,
+	progress func(done, total int64)) (follower.Report, error) {
 	request := wire.VerifyReplica{Sample: sample}
-	return report[follower.Report](ctx, a, call{method: http.MethodPost, path: "/replica/verify", body: request}, progress)
+	return report[follower.Report](ctx, a, call{method: http.MethodPost, path: "/replica/verify", body: request},
+		progress)
 }
 
 // ID returns the replica's id. ID, Position and Write make the daemon's replica a dataset.Target.

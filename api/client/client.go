@@ -303,7 +303,8 @@ func readProblem(resp *http.Response) *Problem {
 	p := &Problem{}
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if json.Unmarshal(body, p) != nil || p.Code == "" {
-		*p = Problem{Problem: wire.Problem{Detail: "the server answered " + resp.Status + ", which is not attestd's format"}}
+		*p = Problem{Problem: wire.Problem{Detail: "the server answered " + resp.Status +
+			", which is not attestd's format"}}
 	}
 	p.Status = resp.StatusCode
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {

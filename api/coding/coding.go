@@ -155,7 +155,8 @@ func NewReader(contentEncoding string, body io.Reader) (io.ReadCloser, error) {
 	case Gzip, "x-gzip":
 		return gzip.NewReader(body)
 	case Zstd:
-		d, err := zstd.NewReader(body, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+		d, err := zstd.NewReader(body, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return nil, err
 		}

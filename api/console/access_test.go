@@ -67,10 +67,12 @@ func TestNobodySeesAPageWithoutSigningIn(t *testing.T) {
 	t.Parallel()
 	a := newAlone(t, "")
 	for _, path := range []string{"/", "/settings", "/overview/live"} {
-		if status, header, _ := a.get(path); status != http.StatusSeeOther || !strings.HasPrefix(header.Get("Location"), "/sign-in?next=") {
+		if status, header, _ := a.get(path); status != http.StatusSeeOther ||
+			!strings.HasPrefix(header.Get("Location"), "/sign-in?next=") {
 			t.Errorf("%s: %d to %q", path, status, header.Get("Location"))
 		}
-		if status, _, _ := a.do(http.MethodGet, path, nil, map[string]string{"Sec-Fetch-Dest": "empty"}); status != http.StatusUnauthorized {
+		if status, _, _ := a.do(http.MethodGet, path, nil,
+			map[string]string{"Sec-Fetch-Dest": "empty"}); status != http.StatusUnauthorized {
 			t.Errorf("%s for a script: %d", path, status)
 		}
 	}
@@ -84,7 +86,8 @@ func TestASessionLastsHalfAnHour(t *testing.T) {
 	a := newAlone(t, "")
 	a.signIn()
 	// The console has no daemon, so a valid session gets 500.
-	for seconds, want := range map[int64]int{0: http.StatusInternalServerError, 29*60 + 50: http.StatusInternalServerError} {
+	for seconds, want := range map[int64]int{0: http.StatusInternalServerError,
+		29*60 + 50: http.StatusInternalServerError} {
 		a.ahead.Store(seconds)
 		if status, _, _ := a.get("/settings"); status != want {
 			t.Errorf("after %d s: %d", seconds, status)
@@ -99,7 +102,8 @@ func TestASessionLastsHalfAnHour(t *testing.T) {
 func TestAChangeAsksToSignInAgainAfterFiveMinutes(t *testing.T) {
 	t.Parallel()
 	r := start(t)
-	b, key := r.signedIn(t, "operator"), url.Values{"name": {"of a fresh sign-in"}, "rate": {"default"}, "scope": {"attest"}}
+	b, key := r.signedIn(t, "operator"),
+		url.Values{"name": {"of a fresh sign-in"}, "rate": {"default"}, "scope": {"attest"}}
 	if status, _, body := b.post("/keys", key); status >= http.StatusBadRequest {
 		t.Errorf("at once: %d %s", status, body)
 	}
@@ -107,7 +111,9 @@ func TestAChangeAsksToSignInAgainAfterFiveMinutes(t *testing.T) {
 	a.signIn()
 	a.ahead.Store(5*60 + 1)
 	status, _, body := a.post("/keys", key)
-	if status != http.StatusForbidden || !strings.Contains(body, "your sign-in is older than five minutes. The change was not made.") || !strings.Contains(body, "attestd console --role operator") {
+	if status != http.StatusForbidden ||
+		!strings.Contains(body, "your sign-in is older than five minutes. The change was not made.") ||
+		!strings.Contains(body, "attestd console --role operator") {
 		t.Errorf("later: %d %s", status, body)
 	}
 }
@@ -119,7 +125,8 @@ func TestSigningOutEndsTheSession(t *testing.T) {
 	if status, _, _ := a.post("/sign-out", nil); status != http.StatusSeeOther {
 		t.Fatal(status)
 	}
-	if status, _, _ := a.do(http.MethodGet, "/settings", nil, map[string]string{"Cookie": cookie}); status != http.StatusSeeOther {
+	if status, _, _ := a.do(http.MethodGet, "/settings", nil,
+		map[string]string{"Cookie": cookie}); status != http.StatusSeeOther {
 		t.Errorf("the cookie still opens the console: %d", status)
 	}
 }
@@ -128,7 +135,8 @@ func TestTheCookieOfAnHTTPSConsoleIsItsOwn(t *testing.T) {
 	t.Parallel()
 	a := newAlone(t, "https://console.example.com")
 	set := a.signIn().Get("Set-Cookie")
-	for _, want := range []string{"__Host-attestd-console=", "; Path=/;", "; Secure", "; HttpOnly", "; SameSite=Strict"} {
+	for _, want := range []string{"__Host-attestd-console=", "; Path=/;", "; Secure", "; HttpOnly",
+		"; SameSite=Strict"} {
 		if !strings.Contains(set, want) {
 			t.Errorf("%s lacks %q", set, want)
 		}
@@ -139,9 +147,11 @@ func TestOnlyItsOwnNamesAreAnswered(t *testing.T) {
 	t.Parallel()
 	a := newAlone(t, "https://console.example.com:8443")
 	for host, want := range map[string]int{
-		"127.0.0.1": http.StatusOK, "127.0.0.1:1234": http.StatusOK, "console.example.com": http.StatusOK, "CONSOLE.example.com.:8443": http.StatusOK,
-		"localhost": http.StatusMisdirectedRequest, "rebound.example": http.StatusMisdirectedRequest, "console.example.com.evil.example": http.StatusMisdirectedRequest,
-		"127.0.0.1.evil.example:80": http.StatusMisdirectedRequest, "[::1]:80": http.StatusMisdirectedRequest,
+		"127.0.0.1": http.StatusOK, "127.0.0.1:1234": http.StatusOK, "console.example.com": http.StatusOK,
+		"CONSOLE.example.com.:8443": http.StatusOK,
+		"localhost":                 http.StatusMisdirectedRequest, "rebound.example": http.StatusMisdirectedRequest,
+		"console.example.com.evil.example": http.StatusMisdirectedRequest,
+		"127.0.0.1.evil.example:80":        http.StatusMisdirectedRequest, "[::1]:80": http.StatusMisdirectedRequest,
 	} {
 		if status, _, _ := a.do(http.MethodGet, "/sign-in", nil, map[string]string{"Host": host}); status != want {
 			t.Errorf("%s: %d, want %d", host, status, want)
@@ -154,7 +164,8 @@ func TestOtherSitesChangeNothing(t *testing.T) {
 	a := newAlone(t, "")
 	a.signIn()
 	for _, headers := range []map[string]string{
-		{"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "https://evil.example"}, {"Origin": "null"},
+		{"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "https://evil.example"},
+		{"Origin": "null"},
 	} {
 		for _, path := range []string{"/sign-out", "/sign-in", "/overview/doctor"} {
 			if status, _, _ := a.do(http.MethodPost, path, nil, headers); status != http.StatusForbidden {
@@ -197,7 +208,8 @@ func TestWrongLinksKeepNobodyOut(t *testing.T) {
 	for status := 0; status != http.StatusTooManyRequests; {
 		status, _, _ = a.get("/link/nothing")
 	}
-	if status, _, body := a.get(strings.TrimPrefix(link.URL, a.base)); status != http.StatusOK || !strings.Contains(body, "Sign in as viewer") {
+	if status, _, body := a.get(strings.TrimPrefix(link.URL, a.base)); status != http.StatusOK ||
+		!strings.Contains(body, "Sign in as viewer") {
 		t.Errorf("a good link is shown: %d %s", status, body)
 	}
 	if status, _, body := a.post("/sign-in", url.Values{"link": {link.URL}}); status != http.StatusSeeOther {
@@ -208,13 +220,15 @@ func TestWrongLinksKeepNobodyOut(t *testing.T) {
 func TestASignInLeadsNowhereElse(t *testing.T) {
 	t.Parallel()
 	a := newAlone(t, "")
-	for _, next := range []string{"https://evil.example/", "//evil.example/", "/\\evil.example", "/link/x", "settings", "", "/\n/evil.example",
+	for _, next := range []string{"https://evil.example/", "//evil.example/", "/\\evil.example", "/link/x",
+		"settings", "", "/\n/evil.example",
 		"/./link/x", "/settings/../link/x", "/%6cink/x", "/.//link/x", "/link", "/link/../link/x"} {
 		link, err := a.Link("viewer", "root")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, header, _ := a.post("/sign-in", url.Values{"link": {link.URL}, "next": {next}}); header.Get("Location") != "/" {
+		if _, header, _ := a.post("/sign-in",
+			url.Values{"link": {link.URL}, "next": {next}}); header.Get("Location") != "/" {
 			t.Errorf("%q leads to %q", next, header.Get("Location"))
 		}
 	}
@@ -236,10 +250,12 @@ func TestEveryAnswerForbidsWhatPagesDoNotNeed(t *testing.T) {
 	for _, path := range []string{"/sign-in", "/", "/nothing", "/static/x/console.css", "/link/nothing"} {
 		_, header, body := a.get(path)
 		policy := header.Get("Content-Security-Policy")
-		if !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") || header.Get("X-Content-Type-Options") != "nosniff" {
+		if !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") ||
+			header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: %v", path, header)
 		}
-		if strings.Contains(body, " style=") || strings.Contains(body, " onclick=") || strings.Contains(body, "<script>") {
+		if strings.Contains(body, " style=") || strings.Contains(body, " onclick=") ||
+			strings.Contains(body, "<script>") {
 			t.Errorf("%s has something inline: %s", path, body)
 		}
 	}
@@ -248,7 +264,8 @@ func TestEveryAnswerForbidsWhatPagesDoNotNeed(t *testing.T) {
 func TestAFormHasALimit(t *testing.T) {
 	t.Parallel()
 	a := newAlone(t, "")
-	if status, _, _ := a.post("/sign-in", url.Values{"link": {strings.Repeat("x", 1<<20)}}); status != http.StatusForbidden {
+	if status, _, _ := a.post("/sign-in",
+		url.Values{"link": {strings.Repeat("x", 1<<20)}}); status != http.StatusForbidden {
 		t.Errorf("%d", status)
 	}
 }

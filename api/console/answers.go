@@ -55,17 +55,20 @@ func isWhole(s wire.Status, now time.Time) answer {
 	audit, fault := s.Journal.LastAudit, s.Failing["journal"]
 	switch {
 	case audit != nil && audit.Damages > 0:
-		a.State, a.Words, a.Detail, a.Command = bad, "damaged", fmt.Sprintf("%s found by the audit of %s", counted(audit.Damages, "fault"), text.Time(audit.Time)), "attestd log verify"
+		a.State, a.Words, a.Detail, a.Command = bad, "damaged", fmt.Sprintf("%s found by the audit of %s",
+			counted(audit.Damages, "fault"), text.Time(audit.Time)), "attestd log verify"
 		a.Felt = "Proofs of attestations may be invalid."
 	case fault != "":
 		a.State, a.Words, a.Detail, a.Command = bad, "unknown", fault, "attestd doctor"
 		a.Felt = "Attesting stops while the journal cannot record."
 	case audit == nil:
 		a.State, a.Words, a.Command = warn, "not verified yet", "attestd log verify"
-		a.Detail = fmt.Sprintf("%s since %s", counted(s.Journal.Records, "record")+", none audited", text.Time(s.Started))
+		a.Detail = fmt.Sprintf("%s since %s", counted(s.Journal.Records, "record")+", none audited",
+			text.Time(s.Started))
 	default:
 		a.State, a.Words = good, "verified"
-		a.Detail = fmt.Sprintf("%s audited %s ago, %d since", counted(audit.Records, "record"), span(now.Sub(audit.Time)), max(0, s.Journal.Records-audit.Records))
+		a.Detail = fmt.Sprintf("%s audited %s ago, %d since", counted(audit.Records, "record"),
+			span(now.Sub(audit.Time)), max(0, s.Journal.Records-audit.Records))
 	}
 	return a
 }
@@ -83,7 +86,8 @@ func isFresh(s wire.Status) answer {
 	case replica.Follower == nil:
 		a.Words, a.Detail = "imported", "last changed "+text.Time(replica.Updated)+"; an upstream is not configured"
 	case replica.Follower.Failing:
-		a.State, a.Words, a.Detail, a.Command = warn, "upstream unreachable, retrying", text.OneLine(replica.Follower.LastError), "attestd replica status"
+		a.State, a.Words, a.Detail, a.Command = warn, "upstream unreachable, retrying",
+			text.OneLine(replica.Follower.LastError), "attestd replica status"
 	case replica.Follower.LagSeconds == nil:
 		a.State, a.Words, a.Detail = warn, "incomplete", text.Follower(*replica.Follower)
 	default:

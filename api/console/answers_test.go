@@ -16,30 +16,45 @@ func TestTheThreeAnswers(t *testing.T) {
 	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	lag := 2.5
 	audited := func(damages int64) wire.JournalStatus {
-		return wire.JournalStatus{Records: 1234, LastAudit: &wire.Audit{Time: now.Add(-5 * time.Minute), Records: 1200, Damages: damages}}
+		return wire.JournalStatus{Records: 1234,
+			LastAudit: &wire.Audit{Time: now.Add(-5 * time.Minute), Records: 1200, Damages: damages}}
 	}
 	follows := func(f follower.Status) wire.ReadsStatus {
-		return wire.ReadsStatus{Source: "replica", Upstream: "https://up.example", Replica: &wire.ReplicaStatus{Follower: &f}}
+		return wire.ReadsStatus{Source: "replica", Upstream: "https://up.example",
+			Replica: &wire.ReplicaStatus{Follower: &f}}
 	}
 	for _, c := range []struct {
 		name                string
 		status              wire.Status
 		signs, whole, fresh string
 	}{
-		{"all is well", wire.Status{Signing: wire.Signing{State: wire.SigningReady}, Journal: audited(0), Reads: follows(follower.Status{LagSeconds: &lag})},
-			"good: operational", "good: verified: 1 200 records audited 5 min ago, 34 since", "good: up to date: 2 s behind https://up.example"},
-		{"an operator paused it", wire.Status{Signing: wire.Signing{State: wire.SigningPaused, Why: "upgrade", Remedy: "attestd resume"}},
-			"bad: paused: upgrade: Requests for attestations get 503 and can be retried.: attestd resume", "warn: not verified yet", ": from the upstream"},
-		{"the watchtower halted it", wire.Status{Signing: wire.Signing{State: wire.SigningHalted}}, "bad: halted", "warn:", ":"},
-		{"the HSM is away", wire.Status{Signing: wire.Signing{State: wire.SigningFailing, Why: "the HSM is not available"}}, "bad: failing: the HSM is not available", "warn:", ":"},
-		{"the journal is damaged", wire.Status{Journal: audited(1)}, "bad:", "bad: damaged: 1 fault found by the audit of 2026-01-31 11:55:00Z", ":"},
-		{"the journal's disk fails", wire.Status{Failing: map[string]string{"journal": "disk I/O error"}}, "bad:", "bad: unknown: disk I/O error", ":"},
-		{"the replica is too far behind", wire.Status{Failing: map[string]string{"replica": "10 min behind"}}, "bad:", "warn:", "bad: unavailable: 10 min behind: Queries are refused"},
+		{"all is well", wire.Status{Signing: wire.Signing{State: wire.SigningReady}, Journal: audited(0),
+			Reads: follows(follower.Status{LagSeconds: &lag})},
+			"good: operational", "good: verified: 1 200 records audited 5 min ago, 34 since",
+			"good: up to date: 2 s behind https://up.example"},
+		{"an operator paused it",
+			wire.Status{Signing: wire.Signing{State: wire.SigningPaused, Why: "upgrade", Remedy: "attestd resume"}},
+			"bad: paused: upgrade: Requests for attestations get 503 and can be retried.: attestd resume",
+			"warn: not verified yet", ": from the upstream"},
+		{"the watchtower halted it", wire.Status{Signing: wire.Signing{State: wire.SigningHalted}}, "bad: halted",
+			"warn:", ":"},
+		{"the HSM is away", wire.Status{Signing: wire.Signing{State: wire.SigningFailing,
+			Why: "the HSM is not available"}}, "bad: failing: the HSM is not available", "warn:", ":"},
+		{"the journal is damaged", wire.Status{Journal: audited(1)}, "bad:",
+			"bad: damaged: 1 fault found by the audit of 2026-01-31 11:55:00Z", ":"},
+		{"the journal's disk fails", wire.Status{Failing: map[string]string{"journal": "disk I/O error"}}, "bad:",
+			"bad: unknown: disk I/O error", ":"},
+		{"the replica is too far behind", wire.Status{Failing: map[string]string{"replica": "10 min behind"}}, "bad:",
+			"warn:", "bad: unavailable: 10 min behind: Queries are refused"},
 		{"queries are off", wire.Status{Reads: wire.ReadsStatus{Source: "off"}}, "bad:", "warn:", ": not served"},
-		{"rows were imported", wire.Status{Reads: wire.ReadsStatus{Source: "replica", Replica: &wire.ReplicaStatus{Status: index.Status{Updated: now}}}},
+		{"rows were imported", wire.Status{Reads: wire.ReadsStatus{Source: "replica",
+			Replica: &wire.ReplicaStatus{Status: index.Status{Updated: now}}}},
 			"bad:", "warn:", ": imported: last changed 2026-01-31 12:00:00Z"},
-		{"the upstream fails", wire.Status{Reads: follows(follower.Status{Failing: true, LastError: "connection\nrefused"})}, "bad:", "warn:", "warn: upstream unreachable, retrying: connection\uFFFDrefused"},
-		{"the backfill goes on", wire.Status{Reads: follows(follower.Status{State: follower.StateBackfill})}, "bad:", "warn:", "warn: incomplete: backfill"},
+		{"the upstream fails",
+			wire.Status{Reads: follows(follower.Status{Failing: true, LastError: "connection\nrefused"})}, "bad:",
+			"warn:", "warn: upstream unreachable, retrying: connection\uFFFDrefused"},
+		{"the backfill goes on", wire.Status{Reads: follows(follower.Status{State: follower.StateBackfill})}, "bad:",
+			"warn:", "warn: incomplete: backfill"},
 	} {
 		got := answers(c.status, now)
 		for i, want := range []string{c.signs, c.whole, c.fresh} {
@@ -67,8 +82,10 @@ func TestFiguresSumUpWhatTheGraphsDraw(t *testing.T) {
 		samples = append(samples, s)
 	}
 	want := map[string][2]string{
-		"Attestations": {"600", "1 200"}, "Latency, median": {"2.0 ms", "2.0 ms"}, "Latency, p99 of the worst second": {"250.0 ms", "250.0 ms"},
-		"Errors": {"4 (rate_limited 3, paused 1)", "4 (rate_limited 3, paused 1)"}, "Queries": {"60", "120"},
+		"Attestations": {"600", "1 200"}, "Latency, median": {"2.0 ms", "2.0 ms"},
+		"Latency, p99 of the worst second": {"250.0 ms", "250.0 ms"},
+		"Errors":                           {"4 (rate_limited 3, paused 1)", "4 (rate_limited 3, paused 1)"},
+		"Queries":                          {"60", "120"},
 	}
 	for _, f := range figures(samples) {
 		if got := [2]string{f.Minute, f.Window}; got != want[f.Name] {

@@ -142,7 +142,8 @@ func followAttestations(w http.ResponseWriter, v *visit) error {
 	}
 	return v.stream(w, func(ctx context.Context, send func(event string, data any) error) error {
 		look := func() error {
-			entries, err := v.Admin.Records(ctx, appliance.JournalQuery{AttestationsOnly: true, Limit: listedAttestations})
+			entries, err := v.Admin.Records(ctx,
+				appliance.JournalQuery{AttestationsOnly: true, Limit: listedAttestations})
 			if err != nil {
 				return err
 			}
@@ -167,7 +168,8 @@ func followAttestations(w http.ResponseWriter, v *visit) error {
 }
 
 // tail returns the update for the entries with an index above after. The entries are newest first.
-func (v *visit) tail(entries []appliance.Entry, keys map[string]string, after int64) (told tailed, newest int64, err error) {
+func (v *visit) tail(entries []appliance.Entry, keys map[string]string,
+	after int64) (told tailed, newest int64, err error) {
 	newest = after
 	for i, e := range entries {
 		if e.Index <= after {
@@ -188,7 +190,8 @@ func (v *visit) tail(entries []appliance.Entry, keys map[string]string, after in
 
 // badRequest is an error that explains to the client why its request is invalid.
 func badRequest(text string) error {
-	return &client.Problem{Problem: wire.Problem{Status: http.StatusBadRequest, Code: appliance.CodeInvalidField, Detail: text}}
+	return &client.Problem{Problem: wire.Problem{Status: http.StatusBadRequest, Code: appliance.CodeInvalidField,
+		Detail: text}}
 }
 
 // recordView is one entry of the journal with its proof.
@@ -227,7 +230,8 @@ func showAttestation(w http.ResponseWriter, v *visit) error {
 }
 
 func newRecordView(row attestationRow, proof appliance.InclusionProof) recordView {
-	r := recordView{attestationRow: row, Proof: proof, LeafHash: fmt.Sprintf("%x", proof.LeafHash), Leaf: fmt.Sprintf("%x", row.Leaf)}
+	r := recordView{attestationRow: row, Proof: proof, LeafHash: fmt.Sprintf("%x", proof.LeafHash),
+		Leaf: fmt.Sprintf("%x", row.Leaf)}
 	if row.Event != nil {
 		return r
 	}

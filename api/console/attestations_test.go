@@ -65,7 +65,8 @@ func TestAttestationsAreFoundByWhatOneKnowsOfThem(t *testing.T) {
 		"beneficiary":         {"q": {pair.Beneficiary.String()}, "as": {"beneficiary"}},
 	} {
 		status, _, body := b.get("/attestations?" + q.Encode())
-		if status != http.StatusOK || !strings.Contains(body, a.ID.String()) || strings.Contains(body, another.ID.String()) {
+		if status != http.StatusOK || !strings.Contains(body, a.ID.String()) ||
+			strings.Contains(body, another.ID.String()) {
 			t.Errorf("by %s: %d %s", name, status, body)
 		}
 	}
@@ -85,7 +86,8 @@ func TestAttestationsAreFoundByWhatOneKnowsOfThem(t *testing.T) {
 			t.Errorf("by %s: %d %s", name, status, body)
 		}
 	}
-	if status, header, _ := b.get("/attestations?q=" + a.ID.String()); status != http.StatusSeeOther || header.Get("Location") != "/attestations/"+a.ID.String() {
+	if status, header, _ := b.get("/attestations?q=" + a.ID.String()); status != http.StatusSeeOther ||
+		header.Get("Location") != "/attestations/"+a.ID.String() {
 		t.Errorf("by id: %d, to %s", status, header.Get("Location"))
 	}
 }
@@ -101,11 +103,13 @@ func TestASearchThatMeansNothingSaysSo(t *testing.T) {
 		"before=-1":                      "is not an index",
 	} {
 		_, _, body := b.get("/attestations?" + q)
-		if !strings.Contains(body, want) || !strings.Contains(body, `role="alert"`) || strings.Contains(body, "<script>") {
+		if !strings.Contains(body, want) || !strings.Contains(body, `role="alert"`) ||
+			strings.Contains(body, "<script>") {
 			t.Errorf("%s: %s", q, body)
 		}
 	}
-	for path, want := range map[string]int{"/attestations/1": 400, "/attestations/1/proof": 400, "/attestations/tail?after=x": 400,
+	for path, want := range map[string]int{"/attestations/1": 400, "/attestations/1/proof": 400,
+		"/attestations/tail?after=x":                         400,
 		"/attestations/0198c1f2-7a3b-7def-8123-456789abcdef": 404} {
 		if status, _, body := b.get(path); status != want {
 			t.Errorf("%s: %d %s", path, status, body)
@@ -124,7 +128,8 @@ func TestARecordTellsHowItsHashIsMadeAndWhoSigned(t *testing.T) {
 	}
 	both := fmt.Sprintf("0x%x%x", pair.UnspendableAddress[:], pair.Beneficiary[:])
 	for _, want := range []string{
-		both, a.Hash.String(), "Keccak256 of these 40 bytes", "This is the record&#39;s hash", "recovers to the record&#39;s signer",
+		both, a.Hash.String(), "Keccak256 of these 40 bytes", "This is the record&#39;s hash",
+		"recovers to the record&#39;s signer",
 		a.SignerAddress.String(), fmt.Sprintf("0x%x", a.Signature.R), "payments", "example.com/console",
 	} {
 		if !strings.Contains(body, want) && !strings.Contains(body, strings.ReplaceAll(want, "&#39;", "'")) {
@@ -142,7 +147,8 @@ func TestAnEventHasItsPlaceAndItsProof(t *testing.T) {
 	}
 	e := events[0]
 	status, _, body := r.signedIn(t, "auditor").get("/attestations/" + e.ID().String())
-	for _, want := range []string{fmt.Sprintf("Event %d: %s", e.Index, e.Event.Kind), "In the log", fmt.Sprintf("data-leaf=\"%x\"", e.Leaf)} {
+	for _, want := range []string{fmt.Sprintf("Event %d: %s", e.Index, e.Event.Kind), "In the log",
+		fmt.Sprintf("data-leaf=\"%x\"", e.Leaf)} {
 		if status != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%d: the page does not hold %q", status, want)
 		}
@@ -161,10 +167,13 @@ func TestAViewerSeesNoAddresses(t *testing.T) {
 	}
 	b := r.signedIn(t, "viewer")
 	secrets := []string{
-		pair.UnspendableAddress.String(), pair.Beneficiary.String(), fmt.Sprintf("%x", pair.UnspendableAddress[:]), fmt.Sprintf("%x", pair.Beneficiary[:]),
-		a.Hash.String()[2:], fmt.Sprintf("%x", a.Signature.R), fmt.Sprintf("%x", e.Record.Salt), fmt.Sprintf("%x", e.Leaf), base64.StdEncoding.EncodeToString(e.Leaf),
+		pair.UnspendableAddress.String(), pair.Beneficiary.String(), fmt.Sprintf("%x", pair.UnspendableAddress[:]),
+		fmt.Sprintf("%x", pair.Beneficiary[:]),
+		a.Hash.String()[2:], fmt.Sprintf("%x", a.Signature.R), fmt.Sprintf("%x", e.Record.Salt),
+		fmt.Sprintf("%x", e.Leaf), base64.StdEncoding.EncodeToString(e.Leaf),
 	}
-	for _, path := range []string{"/attestations", "/attestations/" + a.ID.String(), "/attestations/" + a.ID.String() + "/proof"} {
+	for _, path := range []string{"/attestations", "/attestations/" + a.ID.String(),
+		"/attestations/" + a.ID.String() + "/proof"} {
 		status, _, body := b.get(path)
 		if status != http.StatusOK {
 			t.Errorf("%s: %d", path, status)
@@ -178,9 +187,11 @@ func TestAViewerSeesNoAddresses(t *testing.T) {
 	if status, _, _ := b.get("/attestations/" + a.ID.String() + "/proof?record"); status != http.StatusForbidden {
 		t.Errorf("the proof with the record: %d", status)
 	}
-	for _, query := range []string{pair.Beneficiary.String(), pair.Beneficiary.String() + "&as=unspendable", pair.Beneficiary.String() + "&as=beneficiary", a.Hash.String()} {
+	for _, query := range []string{pair.Beneficiary.String(), pair.Beneficiary.String() + "&as=unspendable",
+		pair.Beneficiary.String() + "&as=beneficiary", a.Hash.String()} {
 		status, _, body := b.get("/attestations?q=" + query)
-		if status != http.StatusOK || strings.Contains(body, a.ID.String()) || !strings.Contains(body, "does not allow a search by address or hash") {
+		if status != http.StatusOK || strings.Contains(body, a.ID.String()) ||
+			!strings.Contains(body, "does not allow a search by address or hash") {
 			t.Errorf("searched by %s: %d %s", query, status, body)
 		}
 	}
@@ -211,7 +222,8 @@ func TestTheProofIsTheOneThatTheCommandPrints(t *testing.T) {
 		if err != nil || status != http.StatusOK || string(got) != extra || proof.Index != e.Index {
 			t.Errorf("%q: %d, %v with %q: %s", query, status, err, got, body)
 		}
-		if want := `attachment; filename="` + a.ID.String() + `.tlog-proof"`; header.Get("Content-Disposition") != want {
+		if want := `attachment; filename="` + a.ID.String() +
+			`.tlog-proof"`; header.Get("Content-Disposition") != want {
 			t.Errorf("%q is named %s", query, header.Get("Content-Disposition"))
 		}
 	}
@@ -226,7 +238,8 @@ func TestTheTailTellsNewAttestationsAsTheyCome(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := r.signedIn(t, "viewer")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("%s/attestations/tail?after=%d", b.base, e.Index), nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		fmt.Sprintf("%s/attestations/tail?after=%d", b.base, e.Index), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

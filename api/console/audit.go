@@ -63,7 +63,8 @@ func (v *visit) showAudit(w http.ResponseWriter, data auditView) error {
 	if err != nil {
 		return err
 	}
-	data.Last, data.Records, data.Checkpoint, data.Audits = status.Journal.LastAudit, status.Journal.Records, string(checkpoint), v.IsAuditor()
+	data.Last, data.Records, data.Checkpoint, data.Audits = status.Journal.LastAudit, status.Journal.Records,
+		string(checkpoint), v.IsAuditor()
 	return v.show(w, data)
 }
 
@@ -74,7 +75,8 @@ func downloadCheckpoint(w http.ResponseWriter, v *visit) error {
 		return err
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", v.console.now().UTC().Format("2006-01-02T150405Z")+".checkpoint"))
+	w.Header().Set("Content-Disposition",
+		fmt.Sprintf("attachment; filename=%q", v.console.now().UTC().Format("2006-01-02T150405Z")+".checkpoint"))
 	_, _ = w.Write(checkpoint) // fails only if the client has disconnected
 	return nil
 }
@@ -133,13 +135,15 @@ func (v *visit) audit(ctx context.Context, earlier string, send func(event strin
 }
 
 // verify audits the journal. wrong explains why earlier is not a checkpoint that the journal can be compared with.
-func (v *visit) verify(ctx context.Context, earlier string, progress func(done, total int64)) (result *auditResult, wrong string, err error) {
+func (v *visit) verify(ctx context.Context, earlier string,
+	progress func(done, total int64)) (result *auditResult, wrong string, err error) {
 	opts := appliance.VerifyOptions{Progress: progress}
 	if earlier != "" {
 		opts.Earlier = []byte(earlier)
 	}
 	report, err := v.Admin.Verify(ctx, opts)
-	if problem, refused := errors.AsType[*client.Problem](err); refused && earlier != "" && problem.Code == appliance.CodeInvalidField {
+	if problem, refused := errors.AsType[*client.Problem](err); refused && earlier != "" &&
+		problem.Code == appliance.CodeInvalidField {
 		return nil, "The checkpoint cannot be compared with the journal: " + problem.Detail + ".", nil
 	}
 	if err != nil {

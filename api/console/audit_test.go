@@ -57,7 +57,8 @@ func TestAnAuditHoldsAnOlderCheckpointAgainstTheJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.attestTo(t, newPair())
-	rewritten, err := appliance.SignCheckpoint(tlog.Tree{N: 1, Hash: tlog.RecordHash([]byte("another history"))}, r.logKey(t).Signer)
+	rewritten, err := appliance.SignCheckpoint(tlog.Tree{N: 1, Hash: tlog.RecordHash([]byte("another history"))},
+		r.logKey(t).Signer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,12 +68,19 @@ func TestAnAuditHoldsAnOlderCheckpointAgainstTheJournal(t *testing.T) {
 		want       []string
 		not        string
 	}{
-		"none":                    {"", []string{"Journal integrity: verified", "its own key"}, "The journal begins with"},
-		"one that was kept":       {string(kept), []string{"Journal integrity: verified", "The journal begins with the checkpoint of", "records of example.com/console"}, "no longer"},
-		"with a form's line ends": {strings.ReplaceAll(string(kept), "\n", "\r\n") + "\r\n", []string{"The journal begins with the checkpoint of"}, "no longer"},
-		"of another history":      {string(rewritten), []string{"The journal is damaged: 1", "The journal no longer begins with the checkpoint of 1 records", "differ from the earlier checkpoint"}, "The journal begins with"},
-		"tampered with":           {strings.Replace(string(kept), "\n", "\n1", 1), []string{"The checkpoint cannot be compared with the journal", "earlier checkpoint"}, "Journal integrity"},
-		"rubbish":                 {"<b>rubbish</b>", []string{"The checkpoint cannot be compared with the journal", "&lt;b&gt;rubbish"}, "Journal integrity"},
+		"none": {"", []string{"Journal integrity: verified", "its own key"},
+			"The journal begins with"},
+		"one that was kept": {string(kept), []string{"Journal integrity: verified",
+			"The journal begins with the checkpoint of", "records of example.com/console"}, "no longer"},
+		"with a form's line ends": {strings.ReplaceAll(string(kept), "\n", "\r\n") + "\r\n",
+			[]string{"The journal begins with the checkpoint of"}, "no longer"},
+		"of another history": {string(rewritten),
+			[]string{"The journal is damaged: 1", "The journal no longer begins with the checkpoint of 1 records",
+				"differ from the earlier checkpoint"}, "The journal begins with"},
+		"tampered with": {strings.Replace(string(kept), "\n", "\n1", 1),
+			[]string{"The checkpoint cannot be compared with the journal", "earlier checkpoint"}, "Journal integrity"},
+		"rubbish": {"<b>rubbish</b>",
+			[]string{"The checkpoint cannot be compared with the journal", "&lt;b&gt;rubbish"}, "Journal integrity"},
 	} {
 		status, body := b.postAudit(c.checkpoint)
 		for _, want := range c.want {
@@ -84,7 +92,8 @@ func TestAnAuditHoldsAnOlderCheckpointAgainstTheJournal(t *testing.T) {
 			t.Errorf("%s: the page says %q", name, c.not)
 		}
 	}
-	if status, _, _ := b.post("/audit", url.Values{"checkpoint": {strings.Repeat("a", 20<<10)}}); status != http.StatusBadRequest {
+	if status, _, _ := b.post("/audit",
+		url.Values{"checkpoint": {strings.Repeat("a", 20<<10)}}); status != http.StatusBadRequest {
 		t.Errorf("what is too long for a checkpoint: %d", status)
 	}
 	if _, _, body := b.get("/audit"); !strings.Contains(body, "Last audit: 2") {
@@ -118,7 +127,8 @@ func TestTheNewestCheckpointCanBeKept(t *testing.T) {
 func TestOnlyAuditorsAudit(t *testing.T) {
 	t.Parallel()
 	b := start(t).signedIn(t, "viewer")
-	if status, _, body := b.get("/audit"); status != http.StatusOK || strings.Contains(body, "<form method=\"post\" action=\"/audit\"") {
+	if status, _, body := b.get("/audit"); status != http.StatusOK ||
+		strings.Contains(body, "<form method=\"post\" action=\"/audit\"") {
 		t.Errorf("what a viewer sees: %d %s", status, body)
 	}
 	if status, _, _ := b.post("/audit", nil); status != http.StatusForbidden {
@@ -149,11 +159,13 @@ func TestAFileThatIsNoCheckpointIsNotAudited(t *testing.T) {
 			t.Fatal(err)
 		}
 		status, body := b.send("/audit", parts.FormDataContentType(), &form)
-		if status != want.status || !strings.Contains(body, want.says) || strings.Contains(body, "Journal integrity: verified") {
+		if status != want.status || !strings.Contains(body, want.says) ||
+			strings.Contains(body, "Journal integrity: verified") {
 			t.Errorf("a file of %d bytes: %d %s", len(content), status, body)
 		}
 	}
-	if status, _, body := b.post("/audit", url.Values{"checkpoint": {strings.Repeat("a", 64<<10)}}); status != http.StatusRequestEntityTooLarge {
+	if status, _, body := b.post("/audit",
+		url.Values{"checkpoint": {strings.Repeat("a", 64<<10)}}); status != http.StatusRequestEntityTooLarge {
 		t.Errorf("a text that is too long for a form: %d %s", status, body)
 	}
 }
@@ -231,7 +243,8 @@ func TestAnAuditEndsWhenThePageIsLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := &url.URL{Scheme: "http", Host: l.Addr().String()}
-	c, err := console.New(console.Options{Dial: dial, URL: at, Hosts: []string{"127.0.0.1"}, Logger: slog.New(slog.DiscardHandler)})
+	c, err := console.New(
+		console.Options{Dial: dial, URL: at, Hosts: []string{"127.0.0.1"}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +266,8 @@ func TestAnAuditEndsWhenThePageIsLeft(t *testing.T) {
 		if lines.Err() != nil || resp.StatusCode != http.StatusOK {
 			t.Fatalf("no progress: %d, %v", resp.StatusCode, lines.Err())
 		}
-		if status, _, body := b.post("/audit", nil); status != http.StatusConflict || !strings.Contains(body, "Another audit is running") {
+		if status, _, body := b.post("/audit", nil); status != http.StatusConflict ||
+			!strings.Contains(body, "Another audit is running") {
 			t.Errorf("a second one at once: %d %s", status, body)
 		}
 		leave()

@@ -27,12 +27,14 @@ func TestConsoleInChromium(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, value := range map[string]string{"CHROMIUM": clienttest.Chromium(), "RIG": string(rig), "FOLLOWER": string(follower)} {
+	for name, value := range map[string]string{"CHROMIUM": clienttest.Chromium(), "RIG": string(rig),
+		"FOLLOWER": string(follower)} {
 		if err := os.Setenv(name, value); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, script := range []string{"access", "oidc", "overview", "attestations", "keys", "replica", "audit", "settings", "front"} {
+	for _, script := range []string{"access",
+		"oidc", "overview", "attestations", "keys", "replica", "audit", "settings", "front"} {
 		t.Run(script, func(t *testing.T) {
 			t.Parallel()
 			clienttest.Node(t, "browser/run.mjs", script)

@@ -59,7 +59,8 @@ func (l *listener) add(accepted net.Conn) *connection {
 	anyOf := func(*connection) bool { return true }
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.from[c.network] >= maxConnectionsPerAddress && !l.displace(ofNetwork) || l.open.Len() >= maxConnections && !l.displace(anyOf) {
+	if l.from[c.network] >= maxConnectionsPerAddress && !l.displace(ofNetwork) || l.open.Len() >= maxConnections &&
+		!l.displace(anyOf) {
 		_ = accepted.Close()
 		return nil
 	}

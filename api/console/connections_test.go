@@ -101,7 +101,9 @@ func TestOneAddressMakesPlaceForItselfOnly(t *testing.T) {
 // offline is a provider that is already discovered and never contacted.
 func offline(t *testing.T) *provider {
 	t.Helper()
-	p := newProvider(&OIDC{ClientID: "attestd", Secret: func() (string, error) { return "", nil }}, "http://127.0.0.1:9465/oidc/callback", time.Now)
+	p := newProvider(&OIDC{ClientID: "attestd", Secret: func() (string, error) {
+		return "", nil
+	}}, "http://127.0.0.1:9465/oidc/callback", time.Now)
 	known := oidc.ProviderConfig{IssuerURL: "https://login.example.com", AuthURL: "https://login.example.com/auth"}
 	p.discovered = known.NewProvider(t.Context())
 	return p
@@ -141,13 +143,16 @@ func TestSignInsThatHaveBegunAreNotEvicted(t *testing.T) {
 
 func TestNoNameHidesTheSubject(t *testing.T) {
 	t.Parallel()
-	for _, email := range []string{strings.Repeat("a", 500), "admin (0)\u2028", strings.Repeat(" ", 300), "bob@example.com"} {
+	for _, email := range []string{strings.Repeat("a", 500), "admin (0)\u2028", strings.Repeat(" ", 300),
+		"bob@example.com"} {
 		name := claims{Subject: "7f3a", Email: email}.name()
-		if rest, first := strings.CutPrefix(name, "7f3a"); !first || len(name) > 100 || rest != "" && !strings.HasPrefix(rest, " (") {
+		if rest, first := strings.CutPrefix(name, "7f3a"); !first || len(name) > 100 || rest != "" &&
+			!strings.HasPrefix(rest, " (") {
 			t.Errorf("%q is named %q", email, name)
 		}
 	}
-	if name := (claims{Subject: strings.Repeat("s", maxSubject), Username: "x"}).name(); !strings.HasPrefix(name, strings.Repeat("s", maxSubject)+" (") {
+	if name := (claims{Subject: strings.Repeat("s", maxSubject), Username: "x"}).name(); !strings.HasPrefix(name,
+		strings.Repeat("s", maxSubject)+" (") {
 		t.Errorf("the subject is cut: %q", name)
 	}
 }

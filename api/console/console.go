@@ -66,17 +66,23 @@ func New(o Options) (*Console, error) {
 		o.Now = time.Now
 	}
 	c := &Console{
-		opts: o, logger: o.Logger.With("socket", "console"), now: o.Now, sessions: newSessions(o.Now), attempts: rate.NewLimiter(rate.Every(2*time.Second), 10),
-		admin: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return o.Dial(ctx) }, IdleConnTimeout: idleTimeout},
-		known: newKnown(), pages: pages(), provider: newProvider(o.OIDC, o.URL.JoinPath("oidc", "callback").String(), o.Now),
+		opts: o, logger: o.Logger.With("socket", "console"), now: o.Now, sessions: newSessions(o.Now),
+		attempts: rate.NewLimiter(rate.Every(2*time.Second), 10),
+		admin: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return o.Dial(ctx)
+		}, IdleConnTimeout: idleTimeout},
+		known: newKnown(), pages: pages(),
+		provider: newProvider(o.OIDC, o.URL.JoinPath("oidc", "callback").String(), o.Now),
 	}
 	var err error
 	if c.looks, err = newLooks(c.pages); err != nil {
 		return nil, err
 	}
 	c.server = &http.Server{
-		Handler: c.counted(c.protected(c.routes())), ConnContext: withConnection, TLSConfig: o.TLS, ErrorLog: slog.NewLogLogger(c.logger.Handler(), slog.LevelDebug),
-		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		Handler: c.counted(c.protected(c.routes())), ConnContext: withConnection, TLSConfig: o.TLS,
+		ErrorLog:          slog.NewLogLogger(c.logger.Handler(), slog.LevelDebug),
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: readTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeaderBytes,
 	}
 	return c, nil
 }

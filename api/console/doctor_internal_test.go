@@ -16,7 +16,8 @@ func TestAPanicOfDoctorIsAFailedCheck(t *testing.T) {
 		console: &Console{now: time.Now},
 	})
 	<-running
-	if bad := d.found.Bad; len(bad) != 1 || bad[0].State != "fail" || !strings.Contains(bad[0].Detail, "panicked") || d.running != nil {
+	if bad := d.found.Bad; len(bad) != 1 || bad[0].State != "fail" || !strings.Contains(bad[0].Detail, "panicked") ||
+		d.running != nil {
 		t.Errorf("found %+v", d.found)
 	}
 }

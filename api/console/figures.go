@@ -37,7 +37,9 @@ func figures(samples []wire.Sample) []figure {
 			return latency(s, func(s wire.Sample) *float64 { return s.P99Seconds }, 1)
 		}),
 		of("Errors", errorsTold),
-		of("Queries", func(s []wire.Sample) string { return grouped(total(s, func(s wire.Sample) int64 { return s.Reads })) }),
+		of("Queries", func(s []wire.Sample) string {
+			return grouped(total(s, func(s wire.Sample) int64 { return s.Reads }))
+		}),
 	}
 }
 

@@ -53,7 +53,8 @@ func TestWhatTheTableDoesNotNameIsAskedByNobody(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for _, verb := range []string{
-		"POST /console/links", "GET /backup", "POST /reload", "POST /pause", "POST /resume", "GET /log/entries", "POST /replica/batches", "GET /replica/records",
+		"POST /console/links", "GET /backup", "POST /reload", "POST /pause", "POST /resume", "GET /log/entries",
+		"POST /replica/batches", "GET /replica/records",
 		"DELETE /keys", "GET /keys/", "GET /", "POST /status", "GET //keys", "GET /log/../keys",
 	} {
 		if r, err := ask(t, Principal{Role: Operator, SignedIn: now}, now, verb); err == nil {
@@ -75,7 +76,8 @@ func TestWritesTakeASignInOfTheLastFiveMinutes(t *testing.T) {
 		}
 		writes++
 		for age, want := range map[time.Duration]error{5 * time.Minute: nil, 5*time.Minute + time.Second: errStale} {
-			if _, err := ask(t, Principal{Role: Operator, SignedIn: now.Add(-age)}, now, pattern); !errors.Is(err, want) {
+			if _, err := ask(t, Principal{Role: Operator, SignedIn: now.Add(-age)}, now, pattern); !errors.Is(err,
+				want) {
 				t.Errorf("%s %s after signing in: %v", pattern, age, err)
 			}
 		}
@@ -89,7 +91,8 @@ func TestAViewerIsToldNoAddresses(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for role, want := range map[Role]string{Viewer: "addresses", Auditor: "", Operator: ""} {
-		for _, verb := range []string{"GET /log/records", "GET /log/records?redact=none&limit=3", "GET /log/records/{id}"} {
+		for _, verb := range []string{"GET /log/records", "GET /log/records?redact=none&limit=3",
+			"GET /log/records/{id}"} {
 			r, err := ask(t, Principal{Role: role, SignedIn: now}, now, verb)
 			if err != nil {
 				t.Fatal(err)

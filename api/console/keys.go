@@ -84,7 +84,8 @@ func keyRows(keys []appliance.APIKey, use wire.KeyUse, now time.Time) []keyRow {
 	}
 	slices.SortStableFunc(rows, func(a, b keyRow) int {
 		ended := map[bool]int{true: 1}
-		return cmp.Or(ended[a.State != appliance.KeyActive]-ended[b.State != appliance.KeyActive], b.Created.Compare(a.Created))
+		return cmp.Or(ended[a.State != appliance.KeyActive]-ended[b.State != appliance.KeyActive],
+			b.Created.Compare(a.Created))
 	})
 	return rows
 }
@@ -95,8 +96,10 @@ func createKey(w http.ResponseWriter, v *visit) error {
 		return formError(err)
 	}
 	form := keyForm{
-		Name: strings.TrimSpace(v.PostForm.Get("name")), Rate: v.PostForm.Get("rate"), Expires: v.PostForm.Get("expires"),
-		AllowFrom: v.PostForm.Get("allowFrom"), Attestor: strings.TrimSpace(v.PostForm.Get("attestor")), Scopes: v.PostForm["scope"],
+		Name: strings.TrimSpace(v.PostForm.Get("name")), Rate: v.PostForm.Get("rate"),
+		Expires:   v.PostForm.Get("expires"),
+		AllowFrom: v.PostForm.Get("allowFrom"), Attestor: strings.TrimSpace(v.PostForm.Get("attestor")),
+		Scopes: v.PostForm["scope"],
 	}
 	request, wrong := form.read(v.console.now())
 	if wrong != "" {

@@ -33,7 +33,8 @@ func (r *rig) theKey(t testing.TB, name string) appliance.APIKey {
 
 // newKeyForm is a valid form for a new key.
 func newKeyForm(name string) url.Values {
-	return url.Values{"name": {name}, "rate": {"10/s"}, "scope": {"attest"}, "expires": {"2999-01-31"}, "allowFrom": {"127.0.0.0/8, ::1"}}
+	return url.Values{"name": {name}, "rate": {"10/s"}, "scope": {"attest"}, "expires": {"2999-01-31"},
+		"allowFrom": {"127.0.0.0/8, ::1"}}
 }
 
 var tokenPattern = regexp.MustCompile(`attestd_[a-z2-7]{16}_[0-9a-f]{64}`)
@@ -49,7 +50,8 @@ func TestAKeyIsMadeUsedAndRevoked(t *testing.T) {
 		t.Fatalf("%d, %s: %s", status, header.Get("Cache-Control"), body)
 	}
 	key := r.theKey(t, name)
-	if key.Rate.String() != "10/s" || len(key.Scopes) != 1 || key.Scopes[0] != appliance.ScopeAttest || len(key.AllowFrom) != 2 ||
+	if key.Rate.String() != "10/s" || len(key.Scopes) != 1 || key.Scopes[0] != appliance.ScopeAttest ||
+		len(key.AllowFrom) != 2 ||
 		!key.Expires.Equal(time.Date(2999, 1, 31, 0, 0, 0, 0, time.UTC)) {
 		t.Errorf("%+v", key)
 	}
@@ -61,7 +63,8 @@ func TestAKeyIsMadeUsedAndRevoked(t *testing.T) {
 		t.Errorf("the token that was shown: %v", err)
 	}
 	_, _, body = b.get("/keys")
-	for _, want := range []string{strings.ReplaceAll(name, "&", "&amp;"), key.ID, "10/s", "2999-01-31", "127.0.0.0/8", "1 attestations in the past day", "<path d=\"M95.5 24v-24.0\"/>"} {
+	for _, want := range []string{strings.ReplaceAll(name, "&", "&amp;"), key.ID, "10/s", "2999-01-31", "127.0.0.0/8",
+		"1 attestations in the past day", "<path d=\"M95.5 24v-24.0\"/>"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page does not hold %q", want)
 		}
@@ -69,7 +72,8 @@ func TestAKeyIsMadeUsedAndRevoked(t *testing.T) {
 	if strings.Contains(body, token) {
 		t.Error("the token is shown again")
 	}
-	if _, _, body := b.post("/keys/"+key.ID+"/revoke", url.Values{"name": {"made & use"}}); !strings.Contains(body, "Not revoked") {
+	if _, _, body := b.post("/keys/"+key.ID+"/revoke", url.Values{"name": {"made & use"}}); !strings.Contains(body,
+		"Not revoked") {
 		t.Errorf("another name: %s", body)
 	}
 	if key := r.theKey(t, name); !key.Revoked.IsZero() {
@@ -78,10 +82,12 @@ func TestAKeyIsMadeUsedAndRevoked(t *testing.T) {
 	if status, _, body := b.post("/keys/"+key.ID+"/revoke", url.Values{"name": {name}}); status != http.StatusSeeOther {
 		t.Errorf("revoked: %d %s", status, body)
 	}
-	if _, err := c.Attest(t.Context(), newPair(), client.AttestOptions{}); client.CodeOf(err) != appliance.CodeAPIKeyRevoked {
+	if _, err := c.Attest(t.Context(), newPair(),
+		client.AttestOptions{}); client.CodeOf(err) != appliance.CodeAPIKeyRevoked {
 		t.Errorf("after it was revoked: %v", err)
 	}
-	if status, _, _ := b.post("/keys/aaaaaaaaaaaaaaaa/revoke", url.Values{"name": {""}}); status != http.StatusNotFound {
+	if status, _, _ := b.post("/keys/aaaaaaaaaaaaaaaa/revoke",
+		url.Values{"name": {""}}); status != http.StatusNotFound {
 		t.Errorf("a key that there is not: %d", status)
 	}
 }
@@ -126,7 +132,8 @@ func TestAFormThatIsWrongMakesNoKeyAndIsKept(t *testing.T) {
 		form := newKeyForm("refused for " + name)
 		form.Set(c.field, c.value)
 		_, _, body := b.post("/keys", form)
-		if !strings.Contains(body, c.want) || !strings.Contains(body, `role="alert"`) || tokenPattern.MatchString(body) {
+		if !strings.Contains(body, c.want) || !strings.Contains(body, `role="alert"`) ||
+			tokenPattern.MatchString(body) {
 			t.Errorf("%s: %s", name, body)
 		}
 		if c.field != "name" && !strings.Contains(body, `value="refused for `+name+`"`) {
@@ -155,7 +162,8 @@ func TestAKeyIsNotMadeByWhoSignedInLongAgo(t *testing.T) {
 	a.signIn()
 	a.ahead.Store(6 * 60)
 	status, _, body := a.post("/keys", newKeyForm("late"))
-	if status != http.StatusForbidden || !strings.Contains(body, "sign in again") || !strings.Contains(body, "The change was not made") {
+	if status != http.StatusForbidden || !strings.Contains(body, "sign in again") ||
+		!strings.Contains(body, "The change was not made") {
 		t.Errorf("%d: %s", status, body)
 	}
 }
@@ -177,7 +185,8 @@ func TestOnlyOperatorsMakeAndRevokeKeys(t *testing.T) {
 		if status, _, _ := b.post("/keys", newKeyForm("by a "+role)); status != http.StatusForbidden {
 			t.Errorf("a %s makes a key: %d", role, status)
 		}
-		if status, _, _ := b.post("/keys/"+key.ID+"/revoke", url.Values{"name": {name}}); status != http.StatusForbidden {
+		if status, _, _ := b.post("/keys/"+key.ID+"/revoke",
+			url.Values{"name": {name}}); status != http.StatusForbidden {
 			t.Errorf("a %s revokes a key: %d", role, status)
 		}
 	}

@@ -134,7 +134,8 @@ func (l looks) static(w http.ResponseWriter, r *http.Request) {
 }
 
 // contentTypes maps the extensions of served files to their media types.
-var contentTypes = map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+var contentTypes = map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
+	".svg": "image/svg+xml"}
 
 // navItem is an entry of the navigation.
 type navItem struct {

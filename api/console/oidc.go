@@ -72,12 +72,14 @@ func newProvider(o *OIDC, redirect string, now func() time.Time) *provider {
 	if o == nil {
 		return nil
 	}
-	return &provider{OIDC: *o, redirect: redirect, now: now, pending: make(map[secret]pending), starts: make(map[netip.Addr]*rate.Limiter)}
+	return &provider{OIDC: *o, redirect: redirect, now: now, pending: make(map[secret]pending),
+		starts: make(map[netip.Addr]*rate.Limiter)}
 }
 
 // bounded returns the context of requests to the provider.
 func (p *provider) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(oidc.ClientContext(ctx, &http.Client{Transport: p.HTTP, Timeout: oidcTimeout}), oidcTimeout)
+	return context.WithTimeout(oidc.ClientContext(ctx, &http.Client{Transport: p.HTTP, Timeout: oidcTimeout}),
+		oidcTimeout)
 }
 
 // client returns the console's OAuth 2.0 client configuration. It runs discovery if needed.
@@ -102,7 +104,8 @@ func (p *provider) client(ctx context.Context) (*oidc.Provider, *oauth2.Config, 
 		return nil, nil, fmt.Errorf("console.oidc.client_secret: %w", err)
 	}
 	return known, &oauth2.Config{
-		ClientID: p.ClientID, ClientSecret: secret, Endpoint: known.Endpoint(), RedirectURL: p.redirect, Scopes: p.Scopes,
+		ClientID: p.ClientID, ClientSecret: secret, Endpoint: known.Endpoint(), RedirectURL: p.redirect,
+		Scopes: p.Scopes,
 	}, nil
 }
 
@@ -120,7 +123,9 @@ func (p *provider) mayBegin(from netip.Addr) error {
 	starts := p.starts[from]
 	if starts == nil {
 		if len(p.starts) >= mostPending {
-			maps.DeleteFunc(p.starts, func(_ netip.Addr, of *rate.Limiter) bool { return of.TokensAt(now) >= startBurst })
+			maps.DeleteFunc(p.starts, func(_ netip.Addr, of *rate.Limiter) bool {
+				return of.TokensAt(now) >= startBurst
+			})
 		}
 		if len(p.starts) >= mostPending {
 			return errTooMany
@@ -151,7 +156,8 @@ func (p *provider) begin(ctx context.Context, next string, again bool) (to, cook
 	if err != nil {
 		return "", "", err
 	}
-	state, begun := rand.Text(), pending{nonce: rand.Text(), verifier: oauth2.GenerateVerifier(), next: next, expires: p.now().Add(pendingLife)}
+	state, begun := rand.Text(),
+		pending{nonce: rand.Text(), verifier: oauth2.GenerateVerifier(), next: next, expires: p.now().Add(pendingLife)}
 	cookie = rand.Text()
 	begun.browser = hashed(cookie)
 	p.mu.Lock()
@@ -228,7 +234,8 @@ func (p *provider) finish(ctx context.Context, code string, begun pending) (Prin
 }
 
 // addUserInfo adds the claims from the provider's UserInfo endpoint for the same subject.
-func (p *provider) addUserInfo(ctx context.Context, known *oidc.Provider, token oauth2.TokenSource, subject string, of *claims, all map[string]any) error {
+func (p *provider) addUserInfo(ctx context.Context, known *oidc.Provider, token oauth2.TokenSource, subject string,
+	of *claims, all map[string]any) error {
 	if known.UserInfoEndpoint() == "" {
 		return nil
 	}

@@ -86,7 +86,8 @@ func testProvider(t *testing.T) *provider {
 	}
 	return newProvider(&OIDC{
 		Issuer: issuer, ClientID: "attestd", Secret: func() (string, error) { return "the console's secret", nil },
-		Scopes: []string{"openid", "email"}, Claim: "groups", Roles: map[string]Role{"staff": Viewer, "audit": Auditor, "ops": Operator},
+		Scopes: []string{"openid", "email"}, Claim: "groups",
+		Roles: map[string]Role{"staff": Viewer, "audit": Auditor, "ops": Operator},
 	}, "http://127.0.0.1:9465/oidc/callback", time.Now)
 }
 
@@ -109,11 +110,13 @@ func (v *visitor) begun(p *provider, account string, again bool) (code string, o
 func TestGroupsOfTheProviderAreRoles(t *testing.T) {
 	t.Parallel()
 	p := testProvider(t)
-	for account, want := range map[string]Role{"olga": Operator, "ada": Auditor, "vera": Viewer, "mallory": 0, "nobody": 0} {
+	for account, want := range map[string]Role{"olga": Operator, "ada": Auditor, "vera": Viewer, "mallory": 0,
+		"nobody": 0} {
 		v := newVisitor(t)
 		code, of := v.begun(p, account, false)
 		who, err := p.finish(t.Context(), code, of)
-		if who.Role != want || (want == 0) != errors.Is(err, errNoGroup) || who.Name != account+" ("+account+"@example.com)" {
+		if who.Role != want || (want == 0) != errors.Is(err, errNoGroup) ||
+			who.Name != account+" ("+account+"@example.com)" {
 			t.Errorf("%s: %+v, %v", account, who, err)
 		}
 		if age := time.Since(who.SignedIn); want != 0 && (age > time.Minute || age < -time.Minute) {

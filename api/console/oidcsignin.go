@@ -51,9 +51,11 @@ func (c *Console) endOIDC(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	http.SetCookie(w, &http.Cookie{Name: c.oidcCookie(), Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: c.secure()})
+	http.SetCookie(w, &http.Cookie{Name: c.oidcCookie(), Path: "/", MaxAge: -1, HttpOnly: true,
+		SameSite: http.SameSiteLaxMode, Secure: c.secure()})
 	if query.Has("error") {
-		c.logger.Warn("console: the provider refused a sign-in", "error", query.Get("error"), "description", query.Get("error_description"))
+		c.logger.Warn("console: the provider refused a sign-in", "error", query.Get("error"),
+			"description", query.Get("error_description"))
 		c.problem(w, r, http.StatusForbidden, "The identity provider refused the sign-in.")
 		return
 	}
@@ -70,7 +72,8 @@ func (c *Console) endOIDC(w http.ResponseWriter, r *http.Request) {
 	default:
 		who.SignedIn = minTime(who.SignedIn, c.now())
 		c.begin(w, r, who)
-		c.write(w, http.StatusOK, "signedin", view{Title: "Signed in", Page: "signedin", Now: c.now(), Data: begun.next})
+		c.write(w, http.StatusOK,
+			"signedin", view{Title: "Signed in", Page: "signedin", Now: c.now(), Data: begun.next})
 	}
 }
 

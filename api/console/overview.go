@@ -65,7 +65,8 @@ func overviewOf(v *visit) (overviewNow, error) {
 			titles[p.path] = p.title
 		}
 	}
-	return overviewNow{answers(status, v.console.now()), status, time.Duration(status.UptimeSeconds) * time.Second, titles}, nil
+	return overviewNow{answers(status, v.console.now()), status, time.Duration(status.UptimeSeconds) * time.Second,
+		titles}, nil
 }
 
 // followOverview streams new samples, and the parts of the page that depend on the status, rendered as HTML by the
@@ -168,7 +169,8 @@ func (d *doctor) run(v *visit) {
 	found := findings{At: v.console.now()}
 	defer func() {
 		if cause := recover(); cause != nil { // this goroutine runs in the process that signs
-			fault := finding{Check: "doctor", State: "fail", Detail: fmt.Sprintf("doctor panicked: %v", cause), Remedy: "attestd doctor"}
+			fault := finding{Check: "doctor", State: "fail", Detail: fmt.Sprintf("doctor panicked: %v", cause),
+				Remedy: "attestd doctor"}
 			found.Bad = append(found.Bad, fault)
 		}
 		d.mu.Lock()

@@ -87,7 +87,8 @@ func (c *Console) signedIn(p page, of route) http.Handler {
 			c.askToSignIn(w, r)
 			return
 		}
-		v := &visit{Request: r, Principal: s.Principal, Expires: s.expires, console: c, ended: s.ended, streams: &s.streams, page: p}
+		v := &visit{Request: r, Principal: s.Principal, Expires: s.expires, console: c, ended: s.ended,
+			streams: &s.streams, page: p}
 		v.Admin = client.NewAdminOver(gate{next: c.admin, known: c.known, who: s.Principal, now: c.now})
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		err := errRole
@@ -112,18 +113,21 @@ func (c *Console) failed(w http.ResponseWriter, v *visit, err error) {
 	case isProblem:
 		c.problem(w, v.Request, problem.Status, problem.Detail)
 	case isTooLarge:
-		c.problem(w, v.Request, http.StatusRequestEntityTooLarge, fmt.Sprintf("The form is larger than %d bytes.", tooLarge.Limit))
+		c.problem(w, v.Request, http.StatusRequestEntityTooLarge,
+			fmt.Sprintf("The form is larger than %d bytes.", tooLarge.Limit))
 	case v.Context().Err() != nil: // the client has disconnected
 	default:
 		c.logger.Error("console: a page failed", "path", v.URL.Path, "error", err.Error())
-		c.problem(w, v.Request, http.StatusInternalServerError, "The appliance failed to answer. Its log has the reason.")
+		c.problem(w, v.Request, http.StatusInternalServerError,
+			"The appliance failed to answer. Its log has the reason.")
 	}
 }
 
 // show answers with the visit's page.
 func (v *visit) show(w http.ResponseWriter, data any) error {
 	return v.console.looks.write(w, http.StatusOK, v.page.name, view{
-		Title: v.page.title, Page: v.page.name, pages: v.console.pages, Who: &v.Principal, Expires: v.Expires, Now: v.console.now(), Data: data,
+		Title: v.page.title, Page: v.page.name, pages: v.console.pages, Who: &v.Principal, Expires: v.Expires,
+		Now: v.console.now(), Data: data,
 	})
 }
 
@@ -140,13 +144,15 @@ const (
 )
 
 var errStreams = &client.Problem{Problem: wire.Problem{
-	Status: http.StatusTooManyRequests, Detail: fmt.Sprintf("You already have %d live pages open: close one of them.", mostStreams),
+	Status: http.StatusTooManyRequests,
+	Detail: fmt.Sprintf("You already have %d live pages open: close one of them.", mostStreams),
 }}
 
 // stream answers with server-sent events (HTML, section 9.2) until produce returns, the client disconnects, or the
 // session ends. The end of the session sends an event named end. send encodes data as JSON, and may be called from one
 // goroutine.
-func (v *visit) stream(w http.ResponseWriter, produce func(ctx context.Context, send func(event string, data any) error) error) error {
+func (v *visit) stream(w http.ResponseWriter,
+	produce func(ctx context.Context, send func(event string, data any) error) error) error {
 	defer v.streams.Add(-1)
 	if v.streams.Add(1) > mostStreams {
 		return errStreams

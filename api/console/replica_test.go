@@ -52,7 +52,11 @@ graphql: { upstream: %q }
 	ctx, stop := context.WithCancel(context.Background())
 	ready, ended := make(chan daemon.Ready, 1), make(chan error, 1)
 	go func() {
-		ended <- daemon.Serve(ctx, c, slog.New(slog.DiscardHandler), daemon.Options{Version: "test", Ready: func(r daemon.Ready) error { ready <- r; return nil }})
+		ended <- daemon.Serve(ctx, c, slog.New(slog.DiscardHandler),
+			daemon.Options{Version: "test", Ready: func(r daemon.Ready) error {
+				ready <- r
+				return nil
+			}})
 	}()
 	t.Cleanup(func() { stop(); <-ended })
 	select {

@@ -101,10 +101,11 @@ func startDaemon() (*rig, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r, dataset.Generate(ctx, dataset.GenerateOptions{Transfers: 500, Seed: 1, Now: time.Now()}, func(rows []index.Row) error {
-		_, err := r.admin.Write(ctx, index.Batch{Rows: rows})
-		return err
-	})
+	return r, dataset.Generate(ctx, dataset.GenerateOptions{Transfers: 500, Seed: 1, Now: time.Now()},
+		func(rows []index.Row) error {
+			_, err := r.admin.Write(ctx, index.Batch{Rows: rows})
+			return err
+		})
 }
 
 // configure makes a token with a key, and the configuration of an appliance that uses it.
@@ -161,7 +162,9 @@ func (r *rig) browser(t testing.TB) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &browser{t, r.url, &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	return &browser{t, r.url, &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}}
 }
 
 // signedIn returns a browser with a session of the given role.
@@ -194,7 +197,8 @@ func (b *browser) post(path string, form url.Values) (status int, header http.He
 }
 
 // do sends a request with additional headers. The header Host sets the request's host.
-func (b *browser) do(method, path string, form url.Values, headers map[string]string) (status int, header http.Header, body string) {
+func (b *browser) do(method, path string, form url.Values,
+	headers map[string]string) (status int, header http.Header, body string) {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), method, b.base+path, strings.NewReader(form.Encode()))
 	if err != nil {

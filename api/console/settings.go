@@ -12,7 +12,8 @@ import (
 
 // settingsPage shows the values in effect. They are changed in the configuration, not here.
 func settingsPage() page {
-	return page{name: "settings", path: "/settings", title: "Settings", least: Viewer, routes: []route{{"GET /settings", Viewer, showSettings}}}
+	return page{name: "settings", path: "/settings", title: "Settings", least: Viewer,
+		routes: []route{{"GET /settings", Viewer, showSettings}}}
 }
 
 // section holds the settings with the same first part of the name.

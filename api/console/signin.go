@@ -132,7 +132,8 @@ func (c *Console) signOut(w http.ResponseWriter, r *http.Request) {
 // if next is not such a path, or leads to a link.
 func ownPath(next string) string {
 	u, err := url.Parse(next)
-	if err != nil || !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(u.Path, "\\\r\n\t") {
+	if err != nil || !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") ||
+		strings.ContainsAny(u.Path, "\\\r\n\t") {
 		return "/"
 	}
 	own := url.URL{Path: path.Clean(u.Path), RawQuery: u.RawQuery}

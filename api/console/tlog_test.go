@@ -144,13 +144,17 @@ func (rig *proofRig) tampered(good appliance.InclusionProof, leaf []byte) (made 
 	add("no leaf", nil, same)
 	add("the next index", leaf, func(p *appliance.InclusionProof) { p.Index++ })
 	add("an index beyond the tree", leaf, func(p *appliance.InclusionProof) { p.Index += 32 })
-	add("a hash more", leaf, func(p *appliance.InclusionProof) { p.Hashes = append(p.Hashes, make([]byte, tlog.HashSize)) })
+	add("a hash more", leaf, func(p *appliance.InclusionProof) {
+		p.Hashes = append(p.Hashes, make([]byte, tlog.HashSize))
+	})
 	for i := range good.Hashes {
 		add(fmt.Sprintf("hash %d changed", i), leaf, func(p *appliance.InclusionProof) {
 			p.Hashes[i] = slices.Clone(p.Hashes[i])
 			p.Hashes[i][31] ^= 1
 		})
-		add(fmt.Sprintf("hash %d left out", i), leaf, func(p *appliance.InclusionProof) { p.Hashes = slices.Delete(p.Hashes, i, i+1) })
+		add(fmt.Sprintf("hash %d left out", i), leaf, func(p *appliance.InclusionProof) {
+			p.Hashes = slices.Delete(p.Hashes, i, i+1)
+		})
 		add(fmt.Sprintf("hash %d cut", i), leaf, func(p *appliance.InclusionProof) { p.Hashes[i] = p.Hashes[i][:31] })
 	}
 	replace := func(old, new string) func(p *appliance.InclusionProof) {

@@ -31,7 +31,8 @@ func ownCertificate(t *testing.T) (cert, key string) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
 	if err != nil {
@@ -42,7 +43,8 @@ func ownCertificate(t *testing.T) (cert, key string) {
 		t.Fatal(err)
 	}
 	cert, key = filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	for file, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
+	for file, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der},
+		key: {Type: "PRIVATE KEY", Bytes: secret}} {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +64,8 @@ func TestAConsoleForOtherMachinesTakesCertificatesOfClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, err := console.New(console.Options{
-		URL: &url.URL{Scheme: "https", Host: l.Addr().String()}, TLS: certificates.Config(), Logger: slog.New(slog.DiscardHandler),
+		URL: &url.URL{Scheme: "https", Host: l.Addr().String()}, TLS: certificates.Config(),
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +85,8 @@ func TestAConsoleForOtherMachinesTakesCertificatesOfClients(t *testing.T) {
 	} {
 		transport := &http.Transport{TLSClientConfig: client}
 		defer transport.CloseIdleConnections()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+l.Addr().String()+"/sign-in", nil)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+l.Addr().String()+"/sign-in",
+			nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -92,7 +92,8 @@ func Lead(c *fiber.Ctx) error { return c.Redirect(Path, fiber.StatusPermanentRed
 func LeadBrowsers(endpoint fiber.Handler) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		asks := c.Context().Request.URI().QueryString()
-		if c.Method() != fiber.MethodGet || len(asks) > 0 || !strings.Contains(c.Get(fiber.HeaderAccept), fiber.MIMETextHTML) {
+		if c.Method() != fiber.MethodGet || len(asks) > 0 ||
+			!strings.Contains(c.Get(fiber.HeaderAccept), fiber.MIMETextHTML) {
 			return endpoint(c)
 		}
 		c.Vary(fiber.HeaderAccept)

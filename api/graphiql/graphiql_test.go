@@ -128,7 +128,8 @@ func TestAssetsAreSentAsTheClientReadsThem(t *testing.T) {
 }
 
 func TestUnknownAssetsAreNotFound(t *testing.T) {
-	for _, name := range []string{"none.js", "page-ABCD.js.gz", "halfway-ABCD.js", "../index.html", "%2e%2e/index.html"} {
+	for _, name := range []string{"none.js", "page-ABCD.js.gz", "halfway-ABCD.js", "../index.html",
+		"%2e%2e/index.html"} {
 		if got := get(t, built(t), "/graphiql/assets/"+name).status; got != 404 {
 			t.Errorf("%s: got %d", name, got)
 		}
@@ -139,7 +140,8 @@ func TestEveryAnswerIsLockedDown(t *testing.T) {
 	for _, target := range []string{"/graphiql", "/graphiql/assets/page-ABCD.js", "/graphiql/assets/none"} {
 		got := get(t, built(t), target)
 		policy := got.header("Content-Security-Policy")
-		for _, want := range []string{"default-src 'none'", "script-src 'self';", "connect-src 'self'", "frame-ancestors 'none'"} {
+		for _, want := range []string{"default-src 'none'", "script-src 'self';", "connect-src 'self'",
+			"frame-ancestors 'none'"} {
 			if !strings.Contains(policy, want) {
 				t.Errorf("%s: the policy lacks %s: %s", target, want, policy)
 			}
@@ -195,7 +197,8 @@ func TestBrowsersAreLedToThePlayground(t *testing.T) {
 			t.Fatal(err)
 		}
 		answer.Body.Close()
-		if to := answer.Header.Get("Location"); answer.StatusCode != c.status || (c.status != 200) != (to == "/graphiql") {
+		if to := answer.Header.Get("Location"); answer.StatusCode != c.status ||
+			(c.status != 200) != (to == "/graphiql") {
 			t.Errorf("%s %s for %s: %d to %q, want %d", c.method, c.url, c.accept, answer.StatusCode, to, c.status)
 		}
 	}

@@ -48,9 +48,12 @@ func BenchmarkHTTP(b *testing.B) {
 	const traces = `{ v2_transfers(args: {p_limit: 20}) { sender_canonical receiver_canonical base_amount sort_order traces { type height transaction_hash timestamp universal_chain_id } base_token_meta { denom representations { name symbol decimals } } } }`
 	for _, bm := range []struct{ name, path, query string }{
 		{"page of 100 with 7 fields", "/v1/graphql", pageOf7},
-		{"page at a cursor", "/v1/graphql", strings.Replace(pageOf7, "p_limit: 100", fmt.Sprintf("p_limit: 100, p_sort_order: %q", middle.SortOrder), 1)},
-		{"20 by address", "/v1/graphql", strings.Replace(pageOf7, "p_limit: 100", fmt.Sprintf("p_limit: 20, p_addresses_canonical: [%q]", *middle.SenderCanonical), 1)},
-		{"by transaction hash", "/v1/graphql", strings.Replace(pageOf7, "p_limit: 100", fmt.Sprintf("p_transaction_hash: %q", *middle.SendTransactionHash), 1)},
+		{"page at a cursor", "/v1/graphql", strings.Replace(pageOf7, "p_limit: 100",
+			fmt.Sprintf("p_limit: 100, p_sort_order: %q", middle.SortOrder), 1)},
+		{"20 by address", "/v1/graphql", strings.Replace(pageOf7, "p_limit: 100",
+			fmt.Sprintf("p_limit: 20, p_addresses_canonical: [%q]", *middle.SenderCanonical), 1)},
+		{"by transaction hash", "/v1/graphql", strings.Replace(pageOf7, "p_limit: 100",
+			fmt.Sprintf("p_transaction_hash: %q", *middle.SendTransactionHash), 1)},
 		{"20 with traces and token metadata", "/v1/graphql", traces},
 		{"cached", "/v1/graphql", "query @cached " + pageOf7},
 		{"static", "/static", pageOf7},
@@ -95,9 +98,11 @@ func BenchmarkDecoded(b *testing.B) {
 	for _, bm := range []struct{ name, query string }{
 		{"100 packets, data", page},
 		{"100 packets, data and decoded", strings.Replace(page, "data }", "data decoded }", 1)},
-		{"100 packets, data, decoded and flattened", strings.Replace(page, "data }", "data decoded decoded_flattened }", 1)},
+		{"100 packets, data, decoded and flattened",
+			strings.Replace(page, "data }", "data decoded decoded_flattened }", 1)},
 		{"1 packet, data", strings.Replace(page, "100", "1", 1)},
-		{"1 packet, data and decoded", strings.Replace(strings.Replace(page, "100", "1", 1), "data }", "data decoded }", 1)},
+		{"1 packet, data and decoded",
+			strings.Replace(strings.Replace(page, "100", "1", 1), "data }", "data decoded }", 1)},
 	} {
 		b.Run(bm.name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -186,10 +191,11 @@ func generated(b *testing.B, transfers int) *replica.Store {
 	}
 	b.Cleanup(func() { replica.Close() })
 	ctx := context.Background()
-	err = dataset.Generate(ctx, dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: today}, func(rows []index.Row) error {
-		_, err := replica.Write(ctx, index.Batch{Rows: rows})
-		return err
-	})
+	err = dataset.Generate(ctx, dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: today},
+		func(rows []index.Row) error {
+			_, err := replica.Write(ctx, index.Batch{Rows: rows})
+			return err
+		})
 	if err != nil {
 		b.Fatal(err)
 	}

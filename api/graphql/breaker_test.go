@@ -55,7 +55,8 @@ type breakerTest struct {
 func newBreakerTest(t *testing.T, pause time.Duration) *breakerTest {
 	t.Helper()
 	b := &breakerTest{log: &logLines{}, registry: prometheus.NewRegistry(), pause: pause}
-	b.server, b.hosted = newProxy(t, graphql.WithBreakerOpen(graphql.Options{Log: slog.New(b.log), Registry: b.registry}, pause))
+	b.server, b.hosted = newProxy(t,
+		graphql.WithBreakerOpen(graphql.Options{Log: slog.New(b.log), Registry: b.registry}, pause))
 	return b
 }
 
@@ -81,7 +82,8 @@ func (b *breakerTest) failing(t *testing.T, leftAlone bool) {
 	if leftAlone {
 		rest = max(rest, b.pause)
 	}
-	if got.status != 503 || got.code(t) != "UPSTREAM_UNAVAILABLE" || err != nil || after > rest || after < rest*9/10 || strings.Contains(got.body, leftAloneSaid) != leftAlone {
+	if got.status != 503 || got.code(t) != "UPSTREAM_UNAVAILABLE" || err != nil || after > rest || after < rest*9/10 ||
+		strings.Contains(got.body, leftAloneSaid) != leftAlone {
 		t.Errorf("%d %v %s", got.status, got.header, got.body)
 	}
 }

@@ -53,10 +53,12 @@ func newCache(maxBytes int64, now func() time.Time, registry prometheus.Register
 	evictions := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "attestd_graphql_cache_evictions_total", Help: "Responses evicted from the cache before they expired."})
 	entries, err := otter.New(&otter.Options[cacheKey, *cacheEntry]{
-		Clock:            quietClock{},
-		MaximumWeight:    uint64(maxBytes),
-		Weigher:          func(_ cacheKey, e *cacheEntry) uint32 { return uint32(e.body.capacity() + entryOverhead) },
-		ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[cacheKey, *cacheEntry]) time.Duration { return e.Value.ttl + e.Value.stale }),
+		Clock:         quietClock{},
+		MaximumWeight: uint64(maxBytes),
+		Weigher:       func(_ cacheKey, e *cacheEntry) uint32 { return uint32(e.body.capacity() + entryOverhead) },
+		ExpiryCalculator: otter.ExpiryWritingFunc(func(e otter.Entry[cacheKey, *cacheEntry]) time.Duration {
+			return e.Value.ttl + e.Value.stale
+		}),
 		OnDeletion: func(e otter.DeletionEvent[cacheKey, *cacheEntry]) {
 			if e.Cause == otter.CauseOverflow {
 				evictions.Inc()

@@ -54,8 +54,10 @@ func TestCachedSharesAnAnswerUntilItsTTL(t *testing.T) {
 		t.Helper()
 		got := s.post(t, query, `{"n": 1}`)
 		got.data(t)
-		if index.views.Load() != wantViews || got.header.Get("Age") != wantAge || got.header.Get("Cache-Control") != "max-age=10" {
-			t.Errorf("%d views, Age %s, %s; want %d, %s", index.views.Load(), got.header.Get("Age"), got.header.Get("Cache-Control"), wantViews, wantAge)
+		if index.views.Load() != wantViews || got.header.Get("Age") != wantAge ||
+			got.header.Get("Cache-Control") != "max-age=10" {
+			t.Errorf("%d views, Age %s, %s; want %d, %s", index.views.Load(), got.header.Get("Age"),
+				got.header.Get("Cache-Control"), wantViews, wantAge)
 		}
 	}
 	ask(1, "0")
@@ -69,14 +71,16 @@ func TestCachedSharesAnAnswerUntilItsTTL(t *testing.T) {
 	if metrics["attestd_graphql_cache_hits_total"] != 2 || metrics["attestd_graphql_cache_misses_total"] != 2 {
 		t.Errorf("metrics %v", metrics)
 	}
-	if plain := s.post(t, `{ v2_stats_count { name } }`, ""); plain.header.Get("Age") != "" || plain.header.Get("Cache-Control") != "no-store" {
+	if plain := s.post(t, `{ v2_stats_count { name } }`, ""); plain.header.Get("Age") != "" ||
+		plain.header.Get("Cache-Control") != "no-store" {
 		t.Errorf("without the directive: %v", plain.header)
 	}
 }
 
 func TestTTLThatIsNotGivenIsTheDefault(t *testing.T) {
 	s, _, _, _ := cachedServer(t)
-	if got := s.post(t, `query($ttl: Int) @cached(ttl: $ttl) { v2_stats_count { name } }`, ""); got.header.Get("Cache-Control") != "max-age=60" {
+	if got := s.post(t, `query($ttl: Int) @cached(ttl: $ttl) { v2_stats_count { name } }`,
+		""); got.header.Get("Cache-Control") != "max-age=60" {
 		t.Errorf("%v %s", got.header, got.body)
 	}
 }
@@ -106,7 +110,8 @@ func TestCacheKey(t *testing.T) {
 		{"1e1 for 10", `"n":10`, `"n":1e1`, true},
 		{"10.0 for 10", `"n":10`, `"n":10.0`, true},
 		{"escapes in text", `"0x01"`, `"\u0030x01"`, true},
-		{"order of parameters", `"operationName":"A","variables":{"n":10,"h":["0x01"]}`, `"variables":{"n":10,"h":["0x01"]},"operationName":"A"`, true},
+		{"order of parameters", `"operationName":"A","variables":{"n":10,"h":["0x01"]}`,
+			`"variables":{"n":10,"h":["0x01"]},"operationName":"A"`, true},
 		{"space in the query", `query A(`, `query  A (`, true},
 		{"another variable", `"n":10`, `"n":11`, false},
 		{"text for a number", `["0x01"]`, `["0x02"]`, false},
@@ -129,10 +134,14 @@ func TestCacheKey(t *testing.T) {
 // A refresh executes the query, and replaces the cached answer of the same query without refresh.
 func TestRefreshReplaces(t *testing.T) {
 	for _, tt := range []struct{ name, plain, refresh, plainVariables, refreshVariables string }{
-		{"literal", `query @cached(ttl: 60) { v2_stats_count { name } }`, `query @cached(ttl: 60, refresh: true) { v2_stats_count { name } }`, "", ""},
-		{"literal, first", `query @cached(ttl: 60) { v2_stats_count { name } }`, `query @cached(refresh: true, ttl: 60) { v2_stats_count { name } }`, "", ""},
-		{"literal alone", `query @cached { v2_stats_count { name } }`, `query @cached(refresh: true) { v2_stats_count { name } }`, "", ""},
-		{"variable", `query($r: Boolean!) @cached(refresh: $r) { v2_stats_count { name } }`, `query($r: Boolean!) @cached(refresh: $r) { v2_stats_count { name } }`, `{"r": false}`, `{"r": true}`},
+		{"literal", `query @cached(ttl: 60) { v2_stats_count { name } }`,
+			`query @cached(ttl: 60, refresh: true) { v2_stats_count { name } }`, "", ""},
+		{"literal, first", `query @cached(ttl: 60) { v2_stats_count { name } }`,
+			`query @cached(refresh: true, ttl: 60) { v2_stats_count { name } }`, "", ""},
+		{"literal alone", `query @cached { v2_stats_count { name } }`,
+			`query @cached(refresh: true) { v2_stats_count { name } }`, "", ""},
+		{"variable", `query($r: Boolean!) @cached(refresh: $r) { v2_stats_count { name } }`,
+			`query($r: Boolean!) @cached(refresh: $r) { v2_stats_count { name } }`, `{"r": false}`, `{"r": true}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, index, c, _ := cachedServer(t)
@@ -222,7 +231,9 @@ func TestCacheIsBoundedInBytes(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	e := newEndpoint(t, graphql.Options{CacheBytes: 100_000, Registry: registry})
 	for i := range 200 {
-		answer{body: e.Execute(fmt.Sprintf(`query @cached { v2_transfers(args: {p_sort_order: %q, p_limit: 50}) { packet_hash sort_order status } }`, sortOrder(i)), "")}.data(t)
+		answer{body: e.Execute(
+			fmt.Sprintf(
+				`query @cached { v2_transfers(args: {p_sort_order: %q, p_limit: 50}) { packet_hash sort_order status } }`, sortOrder(i)), "")}.data(t)
 	}
 	if held := e.CachedBytes(); held > 100_000 {
 		t.Errorf("%d bytes are held", held)
@@ -236,7 +247,8 @@ func TestCachedByGET(t *testing.T) {
 	s, index, _, _ := cachedServer(t)
 	for range 2 {
 		got := s.do(t, "GET", "/v1/graphql?query=query%40cached%7Bv2_stats_count%7Bname%7D%7D", "")
-		if got.data(t) == "" || got.header.Get("Cache-Control") != "max-age=60" || got.header.Get("Vary") != "Accept, Accept-Encoding" {
+		if got.data(t) == "" || got.header.Get("Cache-Control") != "max-age=60" ||
+			got.header.Get("Vary") != "Accept, Accept-Encoding" {
 			t.Errorf("%v %s", got.header, got.body)
 		}
 	}

@@ -67,7 +67,8 @@ func (m member) hasType(cell string) bool {
 }
 
 var kindNames = map[index.FieldKind]string{
-	index.FieldText: "text", index.FieldInt: "int", index.FieldBool: "bool", index.FieldTime: "time", index.FieldJSON: "json",
+	index.FieldText: "text", index.FieldInt: "int", index.FieldBool: "bool", index.FieldTime: "time",
+	index.FieldJSON:  "json",
 	index.FieldTexts: "list of text", index.FieldObject: "", index.FieldList: "list of ",
 }
 
@@ -100,7 +101,8 @@ func TestDocsRowsImport(t *testing.T) {
 	}
 	t.Cleanup(func() { replica.Close() })
 	records := doc.block("Rows", "ndjson")
-	done, err := dataset.Import(t.Context(), dataset.Into(replica), strings.NewReader(records.text), dataset.ImportOptions{})
+	done, err := dataset.Import(t.Context(), dataset.Into(replica), strings.NewReader(records.text),
+		dataset.ImportOptions{})
 	if err != nil || done.Inserted != records.lines {
 		t.Fatalf("%+v, %v", done, err)
 	}

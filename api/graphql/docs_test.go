@@ -55,12 +55,16 @@ var docsExamples = []struct {
 		return map[string]any{"cursor": d.text("Next page", 0, "sort_order")}
 	}},
 	{"Filters and pages together", func(d *docsRun) map[string]any {
-		return map[string]any{"source": d.text("Transfers", 0, "source_universal_chain_id"), "cursor": d.text("Transfers", 0, "sort_order")}
+		return map[string]any{"source": d.text("Transfers", 0, "source_universal_chain_id"),
+			"cursor": d.text("Transfers", 0, "sort_order")}
 	}},
 	{"Addresses as a variable", func(d *docsRun) map[string]any {
-		return map[string]any{"addresses": []string{d.text("Transfers", 0, "sender_canonical"), d.text("Transfers", last, "receiver_canonical")}}
+		return map[string]any{"addresses": []string{d.text("Transfers", 0, "sender_canonical"),
+			d.text("Transfers", last, "receiver_canonical")}}
 	}},
-	{"A packet with its traces", func(d *docsRun) map[string]any { return map[string]any{"transaction": d.completedTransaction()} }},
+	{"A packet with its traces", func(d *docsRun) map[string]any {
+		return map[string]any{"transaction": d.completedTransaction()}
+	}},
 	{"Tokens of a chain", nil},
 	{"Counts", nil},
 	{"Sharing answers with @cached", nil},
@@ -182,7 +186,8 @@ func (d *docsRun) console(heading string) {
 		if !isCommand {
 			continue
 		}
-		out, err := exec.CommandContext(d.t.Context(), "sh", "-c", strings.ReplaceAll(command, docsURL, d.server.url)).Output()
+		out, err := exec.CommandContext(d.t.Context(), "sh", "-c",
+			strings.ReplaceAll(command, docsURL, d.server.url)).Output()
 		if err != nil {
 			d.t.Fatalf("%s: %v", command, err)
 		}
@@ -337,7 +342,8 @@ func readDocument(t testing.TB, name string) *document {
 		if n < 0 {
 			t.Fatalf("%s:%d: a block without an end", d.path, i+1)
 		}
-		d.blocks = append(d.blocks, &block{heading: heading, info: info, text: strings.Join(d.lines[i+1:i+1+n], "\n"), line: i + 1, lines: n})
+		d.blocks = append(d.blocks,
+			&block{heading: heading, info: info, text: strings.Join(d.lines[i+1:i+1+n], "\n"), line: i + 1, lines: n})
 		i += n + 1
 	}
 	return d

@@ -219,7 +219,9 @@ type job struct {
 func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (response, *cacheEntry) {
 	if len(r.variables) > e.limits.MaxVariablesBytes {
 		return refused(statusRefused, document.NewError(document.CodeVariablesTooLarge,
-			fmt.Sprintf("the variables have %d bytes, more than %d", len(r.variables), e.limits.MaxVariablesBytes))), nil
+				fmt.Sprintf("the variables have %d bytes, more than %d", len(r.variables),
+					e.limits.MaxVariablesBytes))),
+			nil
 	}
 	op, errs := e.operation(ctx, r)
 	if len(errs) > 0 {
@@ -227,7 +229,8 @@ func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (respon
 	}
 	given, err := readObject(r.variables)
 	if err != nil {
-		return refused(statusRefused, document.NewError(document.CodeInvalidVariable, "variables must be a JSON object")), nil
+		return refused(statusRefused,
+			document.NewError(document.CodeInvalidVariable, "variables must be a JSON object")), nil
 	}
 	jobOf := e.localJob
 	if op.forwarded {

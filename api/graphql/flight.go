@@ -26,7 +26,8 @@ type flight struct {
 }
 
 // join returns the flight of a key, or begins one. The caller must call leave.
-func (f *flights) join(ctx context.Context, key string, run func(ctx context.Context) (response, *cacheEntry)) (_ *flight, began bool) {
+func (f *flights) join(ctx context.Context, key string,
+	run func(ctx context.Context) (response, *cacheEntry)) (_ *flight, began bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if found, ok := f.all[key]; ok {
@@ -69,7 +70,8 @@ func (f *flights) forget(key string, ended *flight) {
 
 // share returns the entry of a key, or runs the job. Concurrent calls with the same key share one run. The request that
 // begins the run is charged for it.
-func (e *Endpoint) share(ctx context.Context, key cacheKey, p document.Policy, j job, r request) (response, *cacheEntry) {
+func (e *Endpoint) share(ctx context.Context, key cacheKey, p document.Policy, j job,
+	r request) (response, *cacheEntry) {
 	if !p.Refresh {
 		if entry := e.cache.lookup(key); entry != nil {
 			return response{}, entry
@@ -77,7 +79,9 @@ func (e *Endpoint) share(ctx context.Context, key cacheKey, p document.Policy, j
 	}
 	// A refresh does not join a run that began before it.
 	name := string(key[:]) + strconv.FormatBool(p.Refresh) + j.flight
-	shared, began := e.cache.flights.join(ctx, name, func(ctx context.Context) (response, *cacheEntry) { return e.fly(ctx, key, p, j) })
+	shared, began := e.cache.flights.join(ctx, name, func(ctx context.Context) (response, *cacheEntry) {
+		return e.fly(ctx, key, p, j)
+	})
 	defer e.cache.flights.leave(name, shared)
 	if began {
 		r.payFor(j)

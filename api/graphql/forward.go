@@ -86,7 +86,8 @@ func (r request) checkForwardable() *document.Error {
 			document.Show(r.reserved), strings.Join(parameters, ", ")))
 	}
 	if r.get {
-		if _, err := url.ParseQuery(string(r.raw.bytes)); err != nil || bytes.ContainsFunc(r.raw.bytes, unicode.IsControl) {
+		if _, err := url.ParseQuery(string(r.raw.bytes)); err != nil ||
+			bytes.ContainsFunc(r.raw.bytes, unicode.IsControl) {
 			return document.NewError(appliance.CodeInvalidField, "the URL's query is malformed")
 		}
 	}

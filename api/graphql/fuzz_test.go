@@ -19,7 +19,8 @@ func FuzzExecute(f *testing.F) {
 		{`query Q($n: Int = 3, $a: [String!]) @cached(ttl: 1, refresh: true) { v2_transfers(args: {p_limit: $n, p_addresses_canonical: $a}) { ...F @skip(if: false) } } fragment F on v2_transfer_type { a: status }`, `{"n": 1.0, "a": "x"}`},
 		{`{ v2_tokens(order_by: {rank: asc}, where: {a: [1, 2.5, null, "x", y]}) { wrapping(where: {destination_channel_id: {_eq: 1}}) { index } } }`, `{}`},
 		{"{ v2_chains(args: {p_sort_order: \"\"\"\n block \\u0000 \"\"\"}) { __typename } }", `{"a": [[[{}]]]}`},
-		{`query($w: v2_chain_features_bool_exp) { v2_chains { features(where: $w) { environment } } }`, `{"w": {"environment": null}}`},
+		{`query($w: v2_chain_features_bool_exp) { v2_chains { features(where: $w) { environment } } }`,
+			`{"w": {"environment": null}}`},
 	} {
 		f.Add(seed[0], seed[1])
 	}

@@ -19,7 +19,8 @@ const healthQuery = "{ v2_health_check { status environment last_update } }"
 // [{status, environment, last_update}]}.
 func (e *Endpoint) Health(c *fiber.Ctx) error {
 	c.Response().Header.SetContentType(typeJSON)
-	r := request{query: healthQuery, raw: rawRequest{bytes: []byte(`{"query":"` + healthQuery + `"}`), contentType: mediaJSON, accept: mediaJSON}}
+	r := request{query: healthQuery,
+		raw: rawRequest{bytes: []byte(`{"query":"` + healthQuery + `"}`), contentType: mediaJSON, accept: mediaJSON}}
 	answer, _ := e.answer(c.UserContext(), r, cacheKey{})
 	defer e.reuse(answer)
 	var body struct {
@@ -27,13 +28,15 @@ func (e *Endpoint) Health(c *fiber.Ctx) error {
 			Checks json.RawMessage `json:"v2_health_check"`
 		} `json:"data"`
 	}
-	if !answer.isWhole() || json.Unmarshal(answer.body.whole(), &body) != nil || !bytes.HasPrefix(body.Data.Checks, []byte("[")) {
+	if !answer.isWhole() || json.Unmarshal(answer.body.whole(), &body) != nil ||
+		!bytes.HasPrefix(body.Data.Checks, []byte("[")) {
 		setRetryAfter(c, answer.retryAfter)
 		return refuse(c, http.StatusServiceUnavailable, e.noHealth())
 	}
 	c.Set(fiber.HeaderCacheControl, "no-store")
 	c.Vary(fiber.HeaderAcceptEncoding)
-	return e.sendBody(c, response{body: pieces{slices.Concat([]byte(`{"v2_health_check":`), body.Data.Checks, []byte("}"))}})
+	return e.sendBody(c,
+		response{body: pieces{slices.Concat([]byte(`{"v2_health_check":`), body.Data.Checks, []byte("}"))}})
 }
 
 func (e *Endpoint) noHealth() *document.Error {

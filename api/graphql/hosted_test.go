@@ -41,7 +41,9 @@ func newHosted(t testing.TB) *hosted {
 	if err != nil {
 		t.Fatal(err)
 	}
-	relay := &httputil.ReverseProxy{Transport: h.direct.client.Transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
+	relay := &httputil.ReverseProxy{Transport: h.direct.client.Transport, Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(target)
+	}}
 	layer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -98,7 +100,8 @@ func (h *hosted) await(t testing.TB, asked int) {
 // options returns the options of an endpoint with this upstream.
 func (h *hosted) options(o graphql.Options) graphql.Options {
 	h.t.Helper()
-	c, err := upstream.New(upstream.Options{URL: h.url, Timeout: 30 * time.Second, Headers: http.Header{"X-Api-Key": {"the upstream's"}}, Registry: o.Registry})
+	c, err := upstream.New(upstream.Options{URL: h.url, Timeout: 30 * time.Second,
+		Headers: http.Header{"X-Api-Key": {"the upstream's"}}, Registry: o.Registry})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -131,7 +134,8 @@ func cuts(w http.ResponseWriter, _ *http.Request) {
 	if err != nil {
 		panic(err)
 	}
-	io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"data\": {}}")
+	io.WriteString(conn,
+		"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"data\": {}}")
 	conn.Close()
 }
 

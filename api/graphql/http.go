@@ -57,7 +57,8 @@ func (e *Endpoint) Handle(c *fiber.Ctx) error {
 		return c.SendStatus(http.StatusNoContent)
 	case !isGet(c) && c.Method() != fiber.MethodPost:
 		c.Set(fiber.HeaderAllow, allowedMethods)
-		return refuse(c, http.StatusMethodNotAllowed, document.NewError(CodeMethodNotAllowed, "only GET, HEAD and POST are allowed"))
+		return refuse(c, http.StatusMethodNotAllowed,
+			document.NewError(CodeMethodNotAllowed, "only GET, HEAD and POST are allowed"))
 	}
 	e.vary(c)
 	contentType, ok := negotiate(list(c, fiber.HeaderAccept))
@@ -96,7 +97,8 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 		r, err = requestFromBody(body)
 	}
 	switch {
-	case err != nil && err.Code() == CodePersistedQueryNotSupported && string(c.Response().Header.ContentType()) != typeGraphQL:
+	case err != nil && err.Code() == CodePersistedQueryNotSupported &&
+		string(c.Response().Header.ContentType()) != typeGraphQL:
 		return refuse(c, http.StatusOK, err) // like Apollo's servers
 	case err != nil:
 		return refuse(c, http.StatusBadRequest, err)
@@ -213,7 +215,8 @@ func checkContentType(c *fiber.Ctx) *document.Error {
 	if err != nil || media != mediaJSON {
 		return document.NewError(CodeUnsupportedMediaType, "the Content-Type must be "+mediaJSON)
 	}
-	if charset := strings.ToLower(params["charset"]); charset != "" && charset != "utf-8" && charset != "utf8" && charset != "us-ascii" {
+	if charset := strings.ToLower(params["charset"]); charset != "" && charset != "utf-8" && charset != "utf8" &&
+		charset != "us-ascii" {
 		return document.NewError(CodeUnsupportedMediaType, "the charset must be utf-8")
 	}
 	return nil

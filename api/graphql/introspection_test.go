@@ -70,7 +70,8 @@ func TestStandardIntrospection(t *testing.T) {
 	var directives []string
 	for _, d := range got.Schema.Directives {
 		directives = append(directives, d.Name)
-		if d.Name == "cached" && (d.IsRepeatable || d.Locations[0] != "QUERY" || d.Args[0].DefaultValue != "60" || d.Args[1].DefaultValue != "false") {
+		if d.Name == "cached" && (d.IsRepeatable || d.Locations[0] != "QUERY" || d.Args[0].DefaultValue != "60" ||
+			d.Args[1].DefaultValue != "false") {
 			t.Errorf("@cached is %+v", d)
 		}
 	}
@@ -81,10 +82,13 @@ func TestStandardIntrospection(t *testing.T) {
 	for _, typ := range got.Schema.Types {
 		fields += len(typ.Fields)
 		for _, f := range typ.Fields {
-			if f.IsDeprecated != (f.Name == "v1_packets") || f.IsDeprecated && *f.DeprecationReason != "Use v2_packets." {
+			if f.IsDeprecated != (f.Name == "v1_packets") || f.IsDeprecated &&
+				*f.DeprecationReason != "Use v2_packets." {
 				t.Errorf("%s.%s: deprecated %v", typ.Name, f.Name, f.IsDeprecated)
 			}
-			if f.Name == "v2_transfers" && string(f.Type) != `{"kind":"NON_NULL","name":null,"ofType":{"kind":"LIST","name":null,"ofType":{"kind":"NON_NULL","name":null,"ofType":{"kind":"OBJECT","name":"v2_transfer_type","ofType":null}}}}` {
+			if f.Name == "v2_transfers" &&
+				string(
+					f.Type) != `{"kind":"NON_NULL","name":null,"ofType":{"kind":"LIST","name":null,"ofType":{"kind":"NON_NULL","name":null,"ofType":{"kind":"OBJECT","name":"v2_transfer_type","ofType":null}}}}` {
 				t.Errorf("v2_transfers is %s", f.Type)
 			}
 		}
@@ -119,12 +123,14 @@ func TestIntrospectionOfOneType(t *testing.T) {
 
 func TestIntrospectionCanBeSwitchedOff(t *testing.T) {
 	s := newServer(t, graphql.Options{NoIntrospection: true})
-	for _, query := range []string{standardIntrospection, `{ __type(name: "Query") { name } }`, `{ ...F } fragment F on Query { x: __schema { description } }`} {
+	for _, query := range []string{standardIntrospection, `{ __type(name: "Query") { name } }`,
+		`{ ...F } fragment F on Query { x: __schema { description } }`} {
 		if code := s.post(t, query, "").code(t); code != "introspection_off" {
 			t.Errorf("code %s", code)
 		}
 	}
-	if got := s.post(t, `{ __typename v2_stats_count { __typename } }`, "").data(t); !strings.Contains(got, "v2_stats_type") {
+	if got := s.post(t, `{ __typename v2_stats_count { __typename } }`, "").data(t); !strings.Contains(got,
+		"v2_stats_type") {
 		t.Errorf("__typename is no introspection: %s", got)
 	}
 }
@@ -138,7 +144,8 @@ func TestIntrospectionThatIsTooDeepNamesItsBound(t *testing.T) {
 		{levels(18), levels(19), "the introspection is deeper than 20 fields"},
 	} {
 		answer{body: e.Execute(`{__type(name:"Query"){`+tt.most+`}}`, "")}.data(t)
-		if got := e.Execute(`{__type(name:"Query"){`+tt.beyond+`}}`, ""); !strings.HasPrefix(got, `{"errors":[{"message":"`+tt.message) {
+		if got := e.Execute(`{__type(name:"Query"){`+tt.beyond+`}}`, ""); !strings.HasPrefix(got,
+			`{"errors":[{"message":"`+tt.message) {
 			t.Errorf("%s: %s, want %q", tt.beyond, got, tt.message)
 		}
 	}

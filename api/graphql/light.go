@@ -160,7 +160,8 @@ func tagOf(body pieces) string {
 // applies to a GET, and to a POST with any If-None-Match. Other requests do not pay for the hash.
 func (e *Endpoint) validate(c *fiber.Ctx, r response) bool {
 	asked := list(c, fiber.HeaderIfNoneMatch)
-	whole := r.status == statusOK && len(r.errors) == 0 || r.status == statusForwarded && r.upstream.Status == http.StatusOK
+	whole := r.status == statusOK && len(r.errors) == 0 || r.status == statusForwarded &&
+		r.upstream.Status == http.StatusOK
 	if !whole || !isGet(c) && asked == "" || e.executions.wait(c.UserContext()) != nil {
 		return false
 	}

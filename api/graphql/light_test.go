@@ -48,13 +48,16 @@ func TestAnswersAreCompressedAsTheClientAccepts(t *testing.T) {
 		for _, query := range []string{pageOf50, cachedPageOf50} {
 			plain := s.post(t, query, "", "Accept-Encoding", "identity")
 			for accept, want := range map[string]string{
-				"identity": "", "deflate": "", "gzip": "gzip", "br": "br", "zstd": "zstd", "gzip;q=0.1, br": "br", "gzip, br, zstd": "zstd",
+				"identity": "", "deflate": "", "gzip": "gzip", "br": "br", "zstd": "zstd", "gzip;q=0.1, br": "br",
+				"gzip, br, zstd": "zstd",
 				"zstd;q=0, gzip": "gzip", "identity;q=0, br": "br", "*": "zstd",
 			} {
 				got := s.post(t, query, "", "Accept-Encoding", accept)
 				name := got.header.Get("Content-Encoding")
-				if name != want || decoded(t, name, got.body) != plain.body || want != "" && len(got.body) > len(plain.body)/2 {
-					t.Errorf("%s, %.20s, %s: %q, %d bytes of %d", server, query, accept, name, len(got.body), len(plain.body))
+				if name != want || decoded(t, name, got.body) != plain.body || want != "" &&
+					len(got.body) > len(plain.body)/2 {
+					t.Errorf("%s, %.20s, %s: %q, %d bytes of %d", server, query, accept, name, len(got.body),
+						len(plain.body))
 				}
 				if vary := got.header.Values("Vary"); len(vary) != 1 || vary[0] != "Accept, Accept-Encoding" {
 					t.Errorf("%s, %.20s, %s: Vary is %q", server, query, accept, vary)
@@ -70,13 +73,15 @@ func TestSmallAnswersAreNotCompressed(t *testing.T) {
 	for accept, want := range map[string]string{"gzip": "", "gzip, identity;q=0": "gzip"} {
 		for _, query := range []string{`{ __typename }`, `query @cached(ttl: 60) { __typename }`} {
 			got := s.post(t, query, "", "Accept-Encoding", accept)
-			if name := got.header.Get("Content-Encoding"); name != want || !strings.Contains(decoded(t, name, got.body), "__typename") {
+			if name := got.header.Get("Content-Encoding"); name != want ||
+				!strings.Contains(decoded(t, name, got.body), "__typename") {
 				t.Errorf("%s: %q %q", accept, name, got.body)
 			}
 		}
 	}
 	for _, accept := range []string{"identity;q=0", "*;q=0", "identity;q=0, deflate"} {
-		if got := s.post(t, pageOf50, "", "Accept-Encoding", accept); got.status != 406 || got.code(t) != "not_acceptable" {
+		if got := s.post(t, pageOf50, "", "Accept-Encoding", accept); got.status != 406 ||
+			got.code(t) != "not_acceptable" {
 			t.Errorf("%s: %d %.100s", accept, got.status, got.body)
 		}
 	}
@@ -126,16 +131,19 @@ func TestAnAnswerThatTheClientHasIsNotSentAgain(t *testing.T) {
 		for _, asked := range []string{tag, "W/" + tag, `"other", ` + tag, "*"} {
 			for accept, answer := range map[string]answer{"gzip": small, "identity": plain} {
 				got := ask("Accept-Encoding", accept, "If-None-Match", asked)
-				if got.status != 304 || got.body != "" || got.header.Get("ETag") != answer.header.Get("ETag") || got.header.Get("Vary") == "" || got.header.Get("Cache-Control") == "" {
+				if got.status != 304 || got.body != "" || got.header.Get("ETag") != answer.header.Get("ETag") ||
+					got.header.Get("Vary") == "" || got.header.Get("Cache-Control") == "" {
 					t.Errorf("%s, %s, If-None-Match %s: %d %v", name, accept, asked, got.status, got.header)
 				}
 			}
 		}
-		if got := ask("Accept-Encoding", "identity", "If-None-Match", `"other"`); got.status != 200 || got.body != plain.body {
+		if got := ask("Accept-Encoding", "identity", "If-None-Match", `"other"`); got.status != 200 ||
+			got.body != plain.body {
 			t.Errorf("%s, another tag: %d", name, got.status)
 		}
 	}
-	if got := post(pageOf50, "Accept-Encoding", "identity"); got.header.Get("ETag") != "" || got.header.Get("Cache-Control") != "no-store" {
+	if got := post(pageOf50, "Accept-Encoding", "identity"); got.header.Get("ETag") != "" ||
+		got.header.Get("Cache-Control") != "no-store" {
 		t.Errorf("a POST that does not ask: %v", got.header)
 	}
 	if got := get(`{ nothing }`); got.header.Get("ETag") != "" || got.header.Get("Cache-Control") != "no-store" {
@@ -158,8 +166,10 @@ func TestListsInSeveralLinesAreReadWhole(t *testing.T) {
 			resp, err := s.client.Do(req)
 			return read(t, resp, err)
 		}
-		first := ask(http.Header{"Accept-Encoding": {"deflate", "br;q=0.5, gzip"}, "Accept": {"text/html", mediaGraphQL}})
-		if first.status != 200 || first.header.Get("Content-Encoding") != "gzip" || !strings.HasPrefix(first.header.Get("Content-Type"), mediaGraphQL) {
+		first := ask(http.Header{"Accept-Encoding": {"deflate", "br;q=0.5, gzip"},
+			"Accept": {"text/html", mediaGraphQL}})
+		if first.status != 200 || first.header.Get("Content-Encoding") != "gzip" ||
+			!strings.HasPrefix(first.header.Get("Content-Type"), mediaGraphQL) {
 			t.Errorf("%.20s: %d %v", query, first.status, first.header)
 		}
 		if again := ask(http.Header{"If-None-Match": {`"other"`, first.header.Get("ETag")}}); again.status != 304 {
@@ -172,11 +182,13 @@ func TestListsInSeveralLinesAreReadWhole(t *testing.T) {
 func TestAnswersForKeysArePrivate(t *testing.T) {
 	s := newServer(t, graphql.Options{RequireKey: true})
 	got := s.post(t, cachedPageOf50, "")
-	if got.header.Get("Cache-Control") != "private, max-age=60" || got.header.Get("Vary") != "Accept, Accept-Encoding, X-Api-Key" {
+	if got.header.Get("Cache-Control") != "private, max-age=60" ||
+		got.header.Get("Vary") != "Accept, Accept-Encoding, X-Api-Key" {
 		t.Errorf("@cached: %v", got.header)
 	}
 	got = s.do(t, "GET", "/v1/graphql?query="+url.QueryEscape(pageOf50), "")
-	if got.header.Get("Cache-Control") != "private, no-cache" || got.header.Get("Vary") != "Accept, Accept-Encoding, X-Api-Key" {
+	if got.header.Get("Cache-Control") != "private, no-cache" ||
+		got.header.Get("Vary") != "Accept, Accept-Encoding, X-Api-Key" {
 		t.Errorf("GET: %v", got.header)
 	}
 }

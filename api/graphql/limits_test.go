@@ -27,24 +27,33 @@ func TestAbuseIsCheap(t *testing.T) {
 		{"root fields", "{" + strings.Repeat("v2_stats_count{name}", 21) + "}", "too_many_root_fields"},
 		{"deep nesting", strings.Repeat("{a", 2400), "too_many_tokens_or_parse"},
 		{"nesting within the parser's bound", strings.Repeat("{a", 900) + strings.Repeat("}", 900), "too_deep"},
-		{"deep lists", "{v2_transfers(where:" + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + "){status}}", "parse_failed"},
-		{"deep introspection", "{__schema{types{" + strings.Repeat("fields{type{", 8) + "name" + strings.Repeat("}}", 8) + "}}}", "validation_failed"},
-		{"introspection deeper still", "{__type(name:\"Query\"){" + strings.Repeat("ofType{", 30) + "name" + strings.Repeat("}", 30) + "}}", "too_deep"},
+		{"deep lists", "{v2_transfers(where:" + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + "){status}}",
+			"parse_failed"},
+		{"deep introspection", "{__schema{types{" + strings.Repeat("fields{type{", 8) + "name" +
+			strings.Repeat("}}", 8) + "}}}", "validation_failed"},
+		{"introspection deeper still", "{__type(name:\"Query\"){" + strings.Repeat("ofType{", 30) + "name" +
+			strings.Repeat("}", 30) + "}}", "too_deep"},
 		{"fragment cycle", "{...A} fragment A on Query{...B} fragment B on Query{...A}", "validation_failed"},
 		{"fragment of itself", "{...A} fragment A on Query{__typename ...A}", "validation_failed"},
-		{"exponential fragments", "{...F0}" + repeat(30, "fragment F%d on Query{...F%[2]d ...F%[2]d}") + "fragment F30 on Query{__typename}", "too_many_tokens"},
-		{"a chain of fragments", "{...F0}" + repeat(500, "fragment F%d on Query{...F%[2]d}") + "fragment F500 on Query{__typename}", "too_many_tokens"},
+		{"exponential fragments", "{...F0}" + repeat(30, "fragment F%d on Query{...F%[2]d ...F%[2]d}") +
+			"fragment F30 on Query{__typename}", "too_many_tokens"},
+		{"a chain of fragments", "{...F0}" + repeat(500, "fragment F%d on Query{...F%[2]d}") +
+			"fragment F500 on Query{__typename}", "too_many_tokens"},
 		{"thousands of unknown fields", "{v2_transfers{" + repeat(2000, "statu%d ") + "}}", "validation_failed"},
 		{"a megabyte", "{" + strings.Repeat(" ", 1<<20) + "__typename}", "query_too_large"},
 		{"a megabyte of comment", "#" + strings.Repeat("x", 1<<20), "query_too_large"},
-		{"rows times fields", "{v2_transfers" + everything(loadSchema(t), "v2_transfer_type") + "v2_packets{traces{chain" + everything(loadSchema(t), "v2_chain_type") + "} " +
-			"source_chain" + everything(loadSchema(t), "v2_chain_type") + "} more:v2_transfers(args:{p_network:\"mainnet\"})" + everything(loadSchema(t), "v2_transfer_type") + "}", "too_costly"},
+		{"rows times fields", "{v2_transfers" + everything(loadSchema(t), "v2_transfer_type") +
+			"v2_packets{traces{chain" + everything(loadSchema(t), "v2_chain_type") + "} " +
+			"source_chain" + everything(loadSchema(t), "v2_chain_type") +
+			"} more:v2_transfers(args:{p_network:\"mainnet\"})" + everything(loadSchema(t), "v2_transfer_type") + "}",
+			"too_costly"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var got string
 			allocated := allocatedBy(func() { got = e.Execute(tt.query, "") })
 			code := answer{body: got}.code(t)
-			if code != tt.code && (tt.code != "too_many_tokens_or_parse" || code != "too_many_tokens" && code != "parse_failed") {
+			if code != tt.code &&
+				(tt.code != "too_many_tokens_or_parse" || code != "too_many_tokens" && code != "parse_failed") {
 				t.Errorf("code %s, want %s: %.300s", code, tt.code, got)
 			}
 			if allocated > 8<<20 {
@@ -128,7 +137,8 @@ func TestLimitsAreConfigurable(t *testing.T) {
 		})
 	}
 	t.Run("within", func(t *testing.T) {
-		e := newEndpoint(t, graphql.Options{Index: replica, Limits: graphql.Limits{MaxQueryBytes: len(page), MaxDepth: 3, MaxAliases: 2, MaxCost: 40, MaxRootFields: 1}})
+		e := newEndpoint(t, graphql.Options{Index: replica, Limits: graphql.Limits{MaxQueryBytes: len(page),
+			MaxDepth: 3, MaxAliases: 2, MaxCost: 40, MaxRootFields: 1}})
 		answer{body: e.Execute(page, "")}.data(t)
 	})
 }
@@ -147,13 +157,15 @@ func TestLargeResponsesAreCutWhileWritten(t *testing.T) {
 
 func TestLargeFiguresAreRefused(t *testing.T) {
 	e := newEndpoint(t, graphql.Options{Limits: graphql.Limits{MaxResponseBytes: 200}})
-	if got := e.Execute("{ v2_stats_transfers_chain { day_date total_transfers } }", ""); (answer{body: got}).code(t) != "response_too_large" {
+	if got := e.Execute("{ v2_stats_transfers_chain { day_date total_transfers } }",
+		""); (answer{body: got}).code(t) != "response_too_large" {
 		t.Errorf("got %s", got)
 	}
 }
 
 func TestTimeout(t *testing.T) {
-	s := newServer(t, graphql.Options{Index: stuckIndex{openReplica(t)}, Limits: graphql.Limits{Timeout: 20 * time.Millisecond}})
+	s := newServer(t,
+		graphql.Options{Index: stuckIndex{openReplica(t)}, Limits: graphql.Limits{Timeout: 20 * time.Millisecond}})
 	got := s.post(t, `{ v2_transfers { status } }`, "")
 	if got.status != 503 || got.code(t) != "timeout" || got.header.Get("Retry-After") == "" {
 		t.Errorf("%d %s", got.status, got.body)

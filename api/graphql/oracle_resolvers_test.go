@@ -100,7 +100,8 @@ func (r *resolvers) rootFunc(def *ast.FieldDefinition) (reflect.Value, error) {
 		return reflect.Value{}, err
 	}
 	list := reflect.SliceOf(object.goType)
-	signature := reflect.FuncOf([]reflect.Type{contextType, r.argumentsType(def.Arguments)}, []reflect.Type{list, errorType}, false)
+	signature := reflect.FuncOf([]reflect.Type{contextType, r.argumentsType(def.Arguments)},
+		[]reflect.Type{list, errorType}, false)
 	return reflect.MakeFunc(signature, func(in []reflect.Value) []reflect.Value {
 		x := in[0].Interface().(context.Context).Value(rootExecutionKey{}).(*rootExecution)
 		result, failed := reflect.New(list).Elem(), reflect.New(errorType).Elem()

@@ -60,7 +60,8 @@ func (o *Oracle) bind(query, variables string) ([]*document.Selection, []*docume
 	}
 	given, err := readObject([]byte(variables))
 	if err != nil {
-		return nil, []*document.Error{document.NewError(document.CodeInvalidVariable, "variables must be a JSON object")}
+		return nil,
+			[]*document.Error{document.NewError(document.CodeInvalidVariable, "variables must be a JSON object")}
 	}
 	values, errs := op.CoerceVariables(given)
 	if len(errs) > 0 {
@@ -79,10 +80,11 @@ func (o *Oracle) rootField(snap index.Snapshot, s *document.Selection) (json.Raw
 	var data map[string]json.RawMessage
 	if document.RowsOf(s.Def.Name) == nil {
 		var object []byte
-		last, errs := o.e.executor.Execute(context.Background(), nil, []*document.Selection{s}, answer.Output{Max: 1 << 30, Next: func(full []byte) []byte {
-			object = append(object, full...)
-			return []byte{}
-		}})
+		last, errs := o.e.executor.Execute(context.Background(), nil, []*document.Selection{s},
+			answer.Output{Max: 1 << 30, Next: func(full []byte) []byte {
+				object = append(object, full...)
+				return []byte{}
+			}})
 		object = append(object, last...)
 		if len(errs) > 0 {
 			return nil, errs[0]

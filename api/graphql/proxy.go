@@ -43,7 +43,8 @@ const (
 
 func newProxy(o Options, limits Limits, judges *turns, log *slog.Logger) (*proxy, error) {
 	p := &proxy{
-		upstream: o.Upstream, timeout: limits.Timeout, stale: o.StaleIfError, pause: o.breakerOpen, judges: judges, log: log,
+		upstream: o.Upstream, timeout: limits.Timeout, stale: o.StaleIfError, pause: o.breakerOpen, judges: judges,
+		log: log,
 		sent: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "attestd_graphql_stale_total", Help: "Expired responses sent because the upstream had failed."}),
 	}
@@ -66,7 +67,8 @@ func newProxy(o Options, limits Limits, judges *turns, log *slog.Logger) (*proxy
 
 // isAnswer reports whether the upstream is available.
 func isAnswer(err error) bool {
-	return err == nil || errors.Is(err, upstream.ErrTooLarge) || errors.Is(err, upstream.ErrNoRoom) || errors.Is(err, errBusy)
+	return err == nil || errors.Is(err, upstream.ErrTooLarge) || errors.Is(err, upstream.ErrNoRoom) ||
+		errors.Is(err, errBusy)
 }
 
 // isCallersFault reports whether an error is unrelated to the upstream.
@@ -129,7 +131,8 @@ func (p *proxy) exchange(ctx context.Context, r upstream.Request) (upstream.Resp
 		answer, err := p.upstream.Forward(ctx, r)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
-			err = appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream took too long").Because(fmt.Errorf("no complete answer within %s", p.timeout))
+			err = appliance.Errorf(appliance.CodeUpstreamUnavailable,
+				"the upstream took too long").Because(fmt.Errorf("no complete answer within %s", p.timeout))
 		case err == nil:
 			err = p.judged(ctx, answer)
 		}
@@ -173,7 +176,8 @@ func isWhole(answer upstream.Response) bool {
 		Data   json.RawMessage `json:"data"`
 		Errors json.RawMessage `json:"errors"`
 	}
-	return answer.Status == http.StatusOK && json.Unmarshal(answer.Body, &body) == nil && !isNull(body.Data) && isNull(body.Errors)
+	return answer.Status == http.StatusOK && json.Unmarshal(answer.Body, &body) == nil && !isNull(body.Data) &&
+		isNull(body.Errors)
 }
 
 // sendForwarded sends the upstream's answer.
@@ -207,7 +211,8 @@ func markStale(body []byte, age time.Duration) []byte {
 		Data       json.RawMessage            `json:"data"`
 		Extensions map[string]json.RawMessage `json:"extensions"`
 	}
-	if err := json.Unmarshal(body, &answer); err != nil || answer.Extensions == nil { // extensions need not be an object
+	if err := json.Unmarshal(body, &answer); err != nil || answer.Extensions == nil {
+		// extensions need not be an object
 		answer.Extensions = make(map[string]json.RawMessage)
 	}
 	answer.Extensions["stale"] = json.RawMessage("true")

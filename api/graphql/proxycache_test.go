@@ -27,26 +27,34 @@ func TestProxyCaches(t *testing.T) {
 		{"first", `{"ttl": 10}`, mediaJSON, 0, 1, "max-age=10", "0", "application/json; charset=utf-8"},
 		{"again", `{"ttl": 10}`, mediaJSON, 3 * time.Second, 1, "max-age=10", "3", "application/json; charset=utf-8"},
 		{"by other bytes", `{"ttl":1e1}`, mediaJSON, 0, 1, "max-age=10", "3", "application/json; charset=utf-8"},
-		{"as the other type", `{"ttl": 10}`, mediaGraphQL, 0, 1, "max-age=10", "3", "application/graphql-response+json; charset=utf-8"},
+		{"as the other type", `{"ttl": 10}`, mediaGraphQL, 0, 1, "max-age=10", "3",
+			"application/graphql-response+json; charset=utf-8"},
 		{"the default ttl", `{}`, mediaJSON, 0, 2, "max-age=30", "0", "application/json; charset=utf-8"},
-		{"another variable", `{"ttl": 10, "n": 99999999999}`, mediaJSON, 0, 3, "max-age=10", "0", "application/json; charset=utf-8"},
-		{"the variable again", `{"n": 99999999999, "ttl": 10}`, mediaJSON, time.Second, 3, "max-age=10", "1", "application/json; charset=utf-8"},
-		{"refresh", `{"ttl": 10, "again": true}`, mediaJSON, 0, 4, "max-age=10", "0", "application/json; charset=utf-8"},
-		{"after the refresh", `{"ttl": 10, "again": false}`, mediaJSON, 0, 4, "max-age=10", "0", "application/json; charset=utf-8"},
-		{"after the ttl", `{"ttl": 10}`, mediaJSON, 10 * time.Second, 5, "max-age=10", "0", "application/json; charset=utf-8"},
+		{"another variable", `{"ttl": 10, "n": 99999999999}`, mediaJSON, 0, 3, "max-age=10", "0",
+			"application/json; charset=utf-8"},
+		{"the variable again", `{"n": 99999999999, "ttl": 10}`, mediaJSON, time.Second, 3, "max-age=10", "1",
+			"application/json; charset=utf-8"},
+		{"refresh", `{"ttl": 10, "again": true}`, mediaJSON, 0, 4, "max-age=10", "0",
+			"application/json; charset=utf-8"},
+		{"after the refresh", `{"ttl": 10, "again": false}`, mediaJSON, 0, 4, "max-age=10", "0",
+			"application/json; charset=utf-8"},
+		{"after the ttl", `{"ttl": 10}`, mediaJSON, 10 * time.Second, 5, "max-age=10", "0",
+			"application/json; charset=utf-8"},
 		{"not at all", `{"ttl": 0}`, mediaJSON, 0, 6, "no-store", "", "application/json; charset=x"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c.advance(tt.advance)
 			got := s.post(t, query, tt.variables, "Accept", tt.accept)
 			h.wasAsked(t, tt.asked)
-			if got.body != `{"data":{"v2_bonds":[]},"extensions":{"a":1}}` || got.header.Get("Cache-Control") != tt.cacheControl ||
+			if got.body != `{"data":{"v2_bonds":[]},"extensions":{"a":1}}` ||
+				got.header.Get("Cache-Control") != tt.cacheControl ||
 				got.header.Get("Age") != tt.age || got.header.Get("Content-Type") != tt.contentType {
 				t.Errorf("%v %s", got.header, got.body)
 			}
 		})
 	}
-	if got := s.post(t, `query($ttl: Int) @cached(ttl: $ttl) { v2_bonds { id } }`, ""); got.header.Get("Cache-Control") != "max-age=60" {
+	if got := s.post(t, `query($ttl: Int) @cached(ttl: $ttl) { v2_bonds { id } }`,
+		""); got.header.Get("Cache-Control") != "max-age=60" {
 		t.Errorf("a ttl that is not given: %v %s", got.header, got.body)
 	}
 	for _, variables := range []string{`{"ttl": -1}`, `{"ttl": "x"}`, `{"ttl": null}`, `{"again": 1}`} {
@@ -58,11 +66,13 @@ func TestProxyCaches(t *testing.T) {
 }
 
 func TestProxyCachesOnlyWholeAnswers(t *testing.T) {
-	for _, body := range []string{`{"data":null,"errors":[{"message":"no"}]}`, `{"data":{},"errors":[{"message":"no"}]}`, `{"data":{},"errors":[]}`, `{"data":null}`, `{}`} {
+	for _, body := range []string{`{"data":null,"errors":[{"message":"no"}]}`,
+		`{"data":{},"errors":[{"message":"no"}]}`, `{"data":{},"errors":[]}`, `{"data":null}`, `{}`} {
 		s, h := newProxy(t, graphql.Options{})
 		h.fails(says(200, mediaJSON, body))
 		for range 2 {
-			if got := s.post(t, "query @cached "+statsQuery, ""); got.status != 200 || got.body != body || got.header.Get("Cache-Control") != "no-store" {
+			if got := s.post(t, "query @cached "+statsQuery, ""); got.status != 200 || got.body != body ||
+				got.header.Get("Cache-Control") != "no-store" {
 				t.Errorf("%d %v %s", got.status, got.header, got.body)
 			}
 		}
@@ -116,7 +126,8 @@ func TestProxyAsksOnceForAllWhoAskAtOnce(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 10 {
 			all.Go(func() {
-				if got := s.post(t, tt.query, "", "Accept", tt.accepts[i%len(tt.accepts)]); got.body != `{"data":{"a":1}}` {
+				if got := s.post(t, tt.query, "", "Accept",
+					tt.accepts[i%len(tt.accepts)]); got.body != `{"data":{"a":1}}` {
 					t.Errorf("got %s", got.body)
 				}
 			})

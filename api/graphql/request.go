@@ -219,7 +219,8 @@ func refusedJSON(err error) *document.Error {
 	case !ok:
 		return document.NewError(appliance.CodeInternal, "internal error")
 	case e.Code == appliance.CodeInvalidJSON:
-		return document.NewError(appliance.CodeInvalidJSON, "the body must be a UTF-8 JSON object with the member query")
+		return document.NewError(appliance.CodeInvalidJSON,
+			"the body must be a UTF-8 JSON object with the member query")
 	}
 	return document.NewError(e.Code, e.Detail)
 }

@@ -74,14 +74,17 @@ func (e *Endpoint) execute(ctx context.Context, root []*document.Selection, repl
 	if first == nil {
 		return refused(statusUnavailable, overloaded())
 	}
-	last, errs := e.executor.Execute(ctx, append(first, `{"data":`...), root, answer.Output{Max: e.limits.MaxResponseBytes, Next: w.next})
+	last, errs := e.executor.Execute(ctx, append(first, `{"data":`...), root,
+		answer.Output{Max: e.limits.MaxResponseBytes, Next: w.next})
 	if len(errs) == 0 {
 		return w.take(finish(last, extensions))
 	}
-	r := response{errors: errs, status: statusOK, body: pieces{append(document.AppendErrors([]byte(`{"data":null,`), errs), '}')}}
+	r := response{errors: errs, status: statusOK,
+		body: pieces{append(document.AppendErrors([]byte(`{"data":null,`), errs), '}')}}
 	for _, err := range errs {
 		switch err.Code() {
-		case appliance.CodeTimeout, appliance.CodeReplicaUnavailable, appliance.CodeShuttingDown, appliance.CodeOverloaded:
+		case appliance.CodeTimeout, appliance.CodeReplicaUnavailable, appliance.CodeShuttingDown,
+			appliance.CodeOverloaded:
 			r.status = statusUnavailable
 		}
 	}

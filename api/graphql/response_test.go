@@ -28,10 +28,12 @@ func TestReplicaTellsItsLagOnRequest(t *testing.T) {
 			t.Errorf("%s: %s", extensions, got)
 		}
 	}
-	if got := s.do(t, "GET", "/v1/graphql?query={__typename}&extensions="+url.QueryEscape(`{"replica":true}`), "").body; got != told {
+	if got := s.do(t, "GET", "/v1/graphql?query={__typename}&extensions="+url.QueryEscape(`{"replica":true}`),
+		"").body; got != told {
 		t.Errorf("by GET: %s", got)
 	}
-	if got := ask("{v2_transfers(args: {p_limit: 1}, where: {}) { status }}", `{"replica":true}`); !strings.Contains(got, `"extensions":{"replica":{"lag_seconds":1.235},"warnings":[{"code":"where_ignored"`) {
+	if got := ask("{v2_transfers(args: {p_limit: 1}, where: {}) { status }}", `{"replica":true}`); !strings.Contains(
+		got, `"extensions":{"replica":{"lag_seconds":1.235},"warnings":[{"code":"where_ignored"`) {
 		t.Errorf("with a warning: %s", got)
 	}
 	for range 2 {

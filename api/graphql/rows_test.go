@@ -90,8 +90,10 @@ type generator struct {
 	roots     []string // root fields to choose from
 }
 
-var allRoots = []string{"v2_transfers", "v2_transfers", "v2_packets", "v1_packets", "v2_tokens", "v2_chains", "v2_channels", "v2_clients",
-	"v2_connections", "v2_bonds", "v2_unbonds", "v2_withdraws", "v2_dust_withdraws", "v2_stats_count", "v2_health_check"}
+var allRoots = []string{"v2_transfers", "v2_transfers", "v2_packets", "v1_packets", "v2_tokens", "v2_chains",
+	"v2_channels", "v2_clients",
+	"v2_connections", "v2_bonds", "v2_unbonds", "v2_withdraws", "v2_dust_withdraws", "v2_stats_count",
+	"v2_health_check"}
 
 func (g *generator) query() (query, variables string) {
 	roots := g.roots
@@ -102,15 +104,18 @@ func (g *generator) query() (query, variables string) {
 	for range 1 + g.r.IntN(3) {
 		name := roots[g.r.IntN(len(roots))]
 		def := g.schema.Query.Fields.ForName(name)
-		fmt.Fprintf(&body, " %s%s%s%s %s", g.alias(true), name, g.arguments(def), g.directives(), g.set(g.schema.Types[def.Type.Name()], 3))
+		fmt.Fprintf(&body, " %s%s%s%s %s", g.alias(true), name, g.arguments(def), g.directives(),
+			g.set(g.schema.Types[def.Type.Name()], 3))
 	}
 	if g.r.IntN(4) == 0 {
 		body.WriteString(" __typename")
 	}
 	var declared, given []string
 	for name, d := range map[string][2]string{
-		"yes": {"Boolean!", "true"}, "no": {"Boolean! = false", "false"}, "limit": {"Int", fmt.Sprint(1 + g.r.IntN(12))},
-		"env": {"String", `"PRODUCTION"`}, "cursor": {"String", fmt.Sprintf("%q", sortOrder(g.r.IntN(numTransfers)))}, "op": {"ComparisonOp", `"gt"`},
+		"yes": {"Boolean!", "true"}, "no": {"Boolean! = false", "false"},
+		"limit": {"Int", fmt.Sprint(1 + g.r.IntN(12))},
+		"env":   {"String", `"PRODUCTION"`}, "cursor": {"String", fmt.Sprintf("%q", sortOrder(g.r.IntN(numTransfers)))},
+		"op": {"ComparisonOp", `"gt"`},
 	} {
 		if strings.Contains(body.String()+strings.Join(g.fragments, ""), "$"+name) {
 			declared = append(declared, "$"+name+": "+d[0])

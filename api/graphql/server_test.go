@@ -105,7 +105,8 @@ func read(t testing.TB, resp *http.Response, err error) answer {
 // post sends a query like a client. variables are JSON, or "".
 func (s *server) post(t testing.TB, query, variables string, header ...string) answer {
 	t.Helper()
-	return s.do(t, "POST", "/v1/graphql", postBody(query, variables), append([]string{"Content-Type", "application/json"}, header...)...)
+	return s.do(t, "POST", "/v1/graphql", postBody(query, variables),
+		append([]string{"Content-Type", "application/json"}, header...)...)
 }
 
 func postBody(query, variables string) string {

@@ -19,7 +19,9 @@ import (
 func madeUp(t testing.TB) *replica.Store {
 	t.Helper()
 	now := time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
-	r, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{Now: func() time.Time { return now }})
+	r, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{Now: func() time.Time {
+		return now
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +42,8 @@ var stakeRoots = []string{"v2_instructions", "v2_bonds", "v2_unbonds", "v2_withd
 // Stakes are rows like others: their answers equal graph-gophers' own byte for byte.
 func TestStakesEqualGophers(t *testing.T) {
 	r := madeUp(t)
-	e := newEndpoint(t, graphql.Options{Index: r, Limits: graphql.Limits{MaxCost: 1 << 29, MaxAliases: 1000, MaxTokens: 50000}})
+	e := newEndpoint(t,
+		graphql.Options{Index: r, Limits: graphql.Limits{MaxCost: 1 << 29, MaxAliases: 1000, MaxTokens: 50000}})
 	oracle, err := graphql.NewOracle(e, r)
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +95,8 @@ func TestBondIsOfItsTwoPackets(t *testing.T) {
 		if b.Source != "ethereum.1" || b.Remote != "union.union-1" || b.To != "ethereum.1" {
 			t.Errorf("from %s by %s to %s", b.Source, b.Remote, b.To)
 		}
-		for what, is := range map[string]symbols{"U ethereum.1": b.Base, "U union.union-1": b.Staked, "eU union.union-1": b.Minted, "eU ethereum.1": b.Arrived} {
+		for what, is := range map[string]symbols{"U ethereum.1": b.Base, "U union.union-1": b.Staked,
+			"eU union.union-1": b.Minted, "eU ethereum.1": b.Arrived} {
 			if len(is.Representations) != 1 || is.Representations[0].Symbol+" "+is.Chain != what {
 				t.Errorf("%+v, want %s", is, what)
 			}
@@ -101,7 +105,8 @@ func TestBondIsOfItsTwoPackets(t *testing.T) {
 			continue
 		}
 		delivered++
-		sent := s.post(t, fmt.Sprintf(`{ v2_packets(args: {p_transaction_hash: %q}) { packet_hash } }`, b.Tx), "").data(t)
+		sent := s.post(t, fmt.Sprintf(`{ v2_packets(args: {p_transaction_hash: %q}) { packet_hash } }`, b.Tx),
+			"").data(t)
 		if !strings.Contains(sent, *b.Deliver) {
 			t.Errorf("the delivery %s is not of the transaction that received the bond: %s", *b.Deliver, sent)
 		}
@@ -131,19 +136,23 @@ func TestTransferRequestDetails(t *testing.T) {
 		} `json:"v2_util_get_transfer_request_details"`
 	}
 	there := ask("union.union-1", "ethereum.1", "0x6175")
-	if err := json.Unmarshal([]byte(there), &wrapped); err != nil || len(wrapped.Rows) != 1 || !wrapped.Rows[0].Exists || !strings.Contains(there, `"wrapping"`) {
+	if err := json.Unmarshal([]byte(there), &wrapped); err != nil || len(wrapped.Rows) != 1 ||
+		!wrapped.Rows[0].Exists || !strings.Contains(there, `"wrapping"`) {
 		t.Fatalf("%s, %v", there, err)
 	}
-	if back := ask("ethereum.1", "union.union-1", wrapped.Rows[0].Quote); !strings.Contains(back, `"quote_token":"0x6175","already_exists":true,"wrap_direction":"unwrapping"`) {
+	if back := ask("ethereum.1", "union.union-1", wrapped.Rows[0].Quote); !strings.Contains(back,
+		`"quote_token":"0x6175","already_exists":true,"wrap_direction":"unwrapping"`) {
 		t.Errorf("back: %s", back)
 	}
-	if new := ask("union.union-1", "ethereum.1", "0xdead"); !strings.Contains(new, `"quote_token":null,"already_exists":false,"wrap_direction":"wrapping"`) {
+	if new := ask("union.union-1", "ethereum.1", "0xdead"); !strings.Contains(new,
+		`"quote_token":null,"already_exists":false,"wrap_direction":"wrapping"`) {
 		t.Errorf("a token that is not there: %s", new)
 	}
 	if none := ask("union.union-1", "nowhere.1", "0x6175"); none != `{"v2_util_get_transfer_request_details":[]}` {
 		t.Errorf("no way: %s", none)
 	}
-	if got := s.post(t, `{ v2_util_get_transfer_request_details { quote_token } }`, "").code(t); got != "invalid_field" {
+	if got := s.post(t, `{ v2_util_get_transfer_request_details { quote_token } }`,
+		"").code(t); got != "invalid_field" {
 		t.Errorf("without arguments: %s", got)
 	}
 }
@@ -152,14 +161,16 @@ func TestAddressTypesForDisplayAddress(t *testing.T) {
 	s := newServer(t, graphql.Options{})
 	zero := "0x" + strings.Repeat("0", 40)
 	for _, tt := range []struct{ display, kind, want string }{
-		{"union1d03cn520attx29qugxh4wcyqm9r747j64ahcj3", "null", `[{"canonical":"0x6be389d14fead665141c41af576080d947eafa5a",` +
-			`"display":"union1d03cn520attx29qugxh4wcyqm9r747j64ahcj3","zkgm":"0x756e696f6e31643033636e353230617474783239717567786834776379716d39723734376a36346168636a33"}]`},
+		{"union1d03cn520attx29qugxh4wcyqm9r747j64ahcj3",
+			"null", `[{"canonical":"0x6be389d14fead665141c41af576080d947eafa5a",` +
+				`"display":"union1d03cn520attx29qugxh4wcyqm9r747j64ahcj3","zkgm":"0x756e696f6e31643033636e353230617474783239717567786834776379716d39723734376a36346168636a33"}]`},
 		{"0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed", `"evm"`,
 			`[{"canonical":"0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed","display":"0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed","zkgm":"0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed"}]`},
 		{"0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed", `"cosmos"`, `[]`},
 		{"union1d03cn520attx29qugxh4wcyqm9r747j64ahcj4", "null", `[]`},
-		{"UNION1D03CN520ATTX29QUGXH4WCYQM9R747J64AHCJ3", `"cosmos"`, `[{"canonical":"0x6be389d14fead665141c41af576080d947eafa5a",` +
-			`"display":"union1d03cn520attx29qugxh4wcyqm9r747j64ahcj3","zkgm":"0x756e696f6e31643033636e353230617474783239717567786834776379716d39723734376a36346168636a33"}]`},
+		{"UNION1D03CN520ATTX29QUGXH4WCYQM9R747J64AHCJ3", `"cosmos"`,
+			`[{"canonical":"0x6be389d14fead665141c41af576080d947eafa5a",` +
+				`"display":"union1d03cn520attx29qugxh4wcyqm9r747j64ahcj3","zkgm":"0x756e696f6e31643033636e353230617474783239717567786834776379716d39723734376a36346168636a33"}]`},
 		{"0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed", "null",
 			`[{"canonical":"0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed","display":"0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed","zkgm":"0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed"}]`},
 		{"0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAeD", "null", `[]`},
@@ -167,7 +178,9 @@ func TestAddressTypesForDisplayAddress(t *testing.T) {
 		{zero, "null", fmt.Sprintf(`[{"canonical":%[1]q,"display":%[1]q,"zkgm":%[1]q}]`, zero)},
 		{"twenty bytes of text", "null", `[]`},
 	} {
-		got := s.post(t, fmt.Sprintf(`{ v2_util_get_address_types_for_display_address(args: {p_display_address: %q, p_chain_type: %s}) { canonical display zkgm } }`, tt.display, tt.kind), "").data(t)
+		got := s.post(t,
+			fmt.Sprintf(
+				`{ v2_util_get_address_types_for_display_address(args: {p_display_address: %q, p_chain_type: %s}) { canonical display zkgm } }`, tt.display, tt.kind), "").data(t)
 		if got != `{"v2_util_get_address_types_for_display_address":`+tt.want+"}" {
 			t.Errorf("%s: %s", tt.display, got)
 		}

@@ -24,20 +24,28 @@ func TestStaleAnswersWhileTheUpstreamFails(t *testing.T) {
 		refresh bool
 		want    string // the body; empty means the failure
 	}{
-		{"500", `{"data":{"a":1}}`, 10 * time.Second, says(500, "", ""), false, `{"data":{"a":1},"extensions":{"age":10,"stale":true}}`},
-		{"429", `{"data":{"a":1}}`, 10 * time.Second, rateLimited, false, `{"data":{"a":1},"extensions":{"age":10,"stale":true}}`},
-		{"cut, at the end of the window", `{"data":{"a":1}}`, 69999 * time.Millisecond, cuts, false, `{"data":{"a":1},"extensions":{"age":69,"stale":true}}`},
-		{"extensions of its own", `{ "extensions" : {"b":{"c":[1]},"stale":"x"}, "data":{"a": "<&>"}}`, time.Minute, cuts, false, `{"data":{"a": "<&>"},"extensions":{"age":60,"b":{"c":[1]},"stale":true}}`},
-		{"extensions that are no object", `{"extensions":[1],"data":{"a":1}}`, time.Minute, cuts, false, `{"data":{"a":1},"extensions":{"age":60,"stale":true}}`},
-		{"extensions null", `{"extensions":null,"data":{"a":1}}`, time.Minute, cuts, false, `{"data":{"a":1},"extensions":{"age":60,"stale":true}}`},
+		{"500", `{"data":{"a":1}}`, 10 * time.Second, says(500, "", ""), false,
+			`{"data":{"a":1},"extensions":{"age":10,"stale":true}}`},
+		{"429", `{"data":{"a":1}}`, 10 * time.Second, rateLimited, false,
+			`{"data":{"a":1},"extensions":{"age":10,"stale":true}}`},
+		{"cut, at the end of the window", `{"data":{"a":1}}`, 69999 * time.Millisecond, cuts, false,
+			`{"data":{"a":1},"extensions":{"age":69,"stale":true}}`},
+		{"extensions of its own", `{ "extensions" : {"b":{"c":[1]},"stale":"x"}, "data":{"a": "<&>"}}`, time.Minute,
+			cuts, false, `{"data":{"a": "<&>"},"extensions":{"age":60,"b":{"c":[1]},"stale":true}}`},
+		{"extensions that are no object", `{"extensions":[1],"data":{"a":1}}`, time.Minute, cuts, false,
+			`{"data":{"a":1},"extensions":{"age":60,"stale":true}}`},
+		{"extensions null", `{"extensions":null,"data":{"a":1}}`, time.Minute, cuts, false,
+			`{"data":{"a":1},"extensions":{"age":60,"stale":true}}`},
 		{"past the window", `{"data":{"a":1}}`, 70 * time.Second, cuts, false, ""},
 		{"a refresh", `{"data":{"a":1}}`, 20 * time.Second, cuts, true, ""},
 		{"too large", `{"data":{"a":1}}`, 20 * time.Second, says(200, mediaJSON, strings.Repeat(" ", 6000)), false, ""},
-		{"a refusal", `{"data":{"a":1}}`, 20 * time.Second, says(400, mediaJSON, `{"errors":[{"message":"no"}]}`), false, ""},
+		{"a refusal", `{"data":{"a":1}}`, 20 * time.Second, says(400, mediaJSON, `{"errors":[{"message":"no"}]}`),
+			false, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &clock{}
-			s, h := newProxy(t, graphql.Options{Now: c.now, StaleIfError: time.Minute, Limits: graphql.Limits{MaxResponseBytes: 5000}})
+			s, h := newProxy(t,
+				graphql.Options{Now: c.now, StaleIfError: time.Minute, Limits: graphql.Limits{MaxResponseBytes: 5000}})
 			h.fails(says(200, mediaJSON, tt.body))
 			s.post(t, query, "").data(t)
 			c.advance(tt.age)
@@ -55,8 +63,10 @@ func TestStaleAnswersWhileTheUpstreamFails(t *testing.T) {
 				}
 				return
 			}
-			if got.status != 200 || got.body != tt.want || got.header.Get("Cache-Status") != "attestd; hit; detail=stale" || got.header.Get("Cache-Control") != "max-age=0" ||
-				got.header.Get("Age") != fmt.Sprint(int(tt.age.Seconds())) || got.header.Get("Retry-After") != "" || got.header.Get("Content-Type") != mediaGraphQL+"; charset=utf-8" {
+			if got.status != 200 || got.body != tt.want || got.header.Get(
+				"Cache-Status") != "attestd; hit; detail=stale" || got.header.Get("Cache-Control") != "max-age=0" ||
+				got.header.Get("Age") != fmt.Sprint(int(tt.age.Seconds())) || got.header.Get("Retry-After") != "" ||
+				got.header.Get("Content-Type") != mediaGraphQL+"; charset=utf-8" {
 				t.Errorf("%d %v %s\nwant %s", got.status, got.header, got.body, tt.want)
 			}
 		})
@@ -74,12 +84,14 @@ func TestStaleAnswersWhileTheBreakerIsOpen(t *testing.T) {
 		s.post(t, statsQuery, "")
 	}
 	h.wasAsked(t, 6)
-	if got := s.post(t, query, ""); got.body != fresh.body || got.header.Get("Cache-Control") != "max-age=10" || got.header.Get("Cache-Status") != "" {
+	if got := s.post(t, query, ""); got.body != fresh.body || got.header.Get("Cache-Control") != "max-age=10" ||
+		got.header.Get("Cache-Status") != "" {
 		t.Errorf("within its ttl: %v %s", got.header, got.body)
 	}
 	c.advance(11 * time.Second)
 	for range 3 {
-		if got := s.post(t, query, ""); got.status != 200 || got.header.Get("Cache-Status") != "attestd; hit; detail=stale" {
+		if got := s.post(t, query, ""); got.status != 200 ||
+			got.header.Get("Cache-Status") != "attestd; hit; detail=stale" {
 			t.Errorf("%d %v %s", got.status, got.header, got.body)
 		}
 	}

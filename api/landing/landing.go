@@ -35,7 +35,8 @@ var page = template.Must(template.New("landing").Parse(landingHTML))
 // Policy returns the Content-Security-Policy of the pages. It allows only their inline style and script, and images
 // from the same origin.
 func Policy() string {
-	return fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; img-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'",
+	return fmt.Sprintf(
+		"default-src 'none'; style-src '%s'; script-src '%s'; img-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'",
 		sourceHash(style), sourceHash(script))
 }
 
@@ -89,6 +90,8 @@ func qrCode(text string) (template.HTML, error) {
 		}
 	}
 	size := code.Size + 2*quiet
-	return template.HTML(fmt.Sprintf(`<svg role="img" aria-label="The signer address as a QR code" viewBox="0 0 %d %d" shape-rendering="crispEdges"><path stroke="#000" d="%s"/></svg>`,
-		size, size, path.String())), nil
+	return template.HTML(
+		fmt.Sprintf(
+			`<svg role="img" aria-label="The signer address as a QR code" viewBox="0 0 %d %d" shape-rendering="crispEdges"><path stroke="#000" d="%s"/></svg>`,
+			size, size, path.String())), nil
 }

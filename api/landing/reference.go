@@ -63,7 +63,8 @@ func Reference(description []byte) ([]byte, error) {
 		Text    template.HTML
 		Groups  []group
 		Schemas []schema
-	}{template.CSS(style), icon(), d.at("openapi").text(), prose(d.at("info", "description").text()), d.groups(), d.schemas()})
+	}{template.CSS(style), icon(), d.at("openapi").text(), prose(d.at("info", "description").text()), d.groups(),
+		d.schemas()})
 	return b.Bytes(), err
 }
 
@@ -88,7 +89,8 @@ func (d document) groups() (all []group) {
 func (d document) operation(path string, o named) operation {
 	made := operation{
 		ID: o.at("operationId").text(), Method: strings.ToUpper(o.name), Path: path,
-		Summary: o.at("summary").text(), Access: access(o.at("security").list()), Text: prose(o.at("description").text()),
+		Summary: o.at("summary").text(), Access: access(o.at("security").list()),
+		Text: prose(o.at("description").text()),
 	}
 	for _, p := range o.at("parameters").list() {
 		p = d.resolve(p)
@@ -102,7 +104,8 @@ func (d document) operation(path string, o named) operation {
 	}
 	for _, answer := range o.at("responses").members() {
 		resolved := d.resolve(answer.node)
-		made.Answers = append(made.Answers, member{Name: answer.name, Type: d.contentOf(resolved), Text: prose(resolved.at("description").text())})
+		made.Answers = append(made.Answers,
+			member{Name: answer.name, Type: d.contentOf(resolved), Text: prose(resolved.at("description").text())})
 	}
 	made.Example = d.example(made, o)
 	return made
@@ -123,7 +126,8 @@ func access(security []node) string {
 // suffices.
 func (d document) contentOf(n node) template.HTML {
 	for _, form := range n.at("content").members() {
-		return template.HTML("<code>" + template.HTMLEscapeString(form.name) + "</code> " + string(d.typeOf(form.at("schema"))))
+		return template.HTML("<code>" + template.HTMLEscapeString(form.name) + "</code> " +
+			string(d.typeOf(form.at("schema"))))
 	}
 	return ""
 }
@@ -131,7 +135,8 @@ func (d document) contentOf(n node) template.HTML {
 // example returns a curl command that sends the request.
 func (d document) example(o operation, n named) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "curl -sS 'https://attestd.example.com%s'", strings.NewReplacer("{level}/{index}", "0/000", "{id}", "0198c1f2-7a3b-7def-8123-456789abcdef").Replace(o.Path))
+	fmt.Fprintf(&b, "curl -sS 'https://attestd.example.com%s'",
+		strings.NewReplacer("{level}/{index}", "0/000", "{id}", "0198c1f2-7a3b-7def-8123-456789abcdef").Replace(o.Path))
 	if o.ID == "queryByGet" {
 		b.WriteString(" --get --data-urlencode 'query={ v2_stats_count { name value } }'")
 	}
@@ -179,7 +184,8 @@ func (d document) membersOf(s node) (all []member) {
 		required[name.text()] = true
 	}
 	for _, p := range s.at("properties").members() {
-		all = append(all, member{Name: p.name, Required: required[p.name], Type: d.typeOf(p.node), Text: prose(p.at("description").text())})
+		all = append(all, member{Name: p.name, Required: required[p.name], Type: d.typeOf(p.node),
+			Text: prose(p.at("description").text())})
 	}
 	return all
 }

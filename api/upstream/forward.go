@@ -58,7 +58,8 @@ var ErrNoRoom = errors.New("not enough memory for the upstream's answer")
 // a complete response; ErrTooLarge; ErrNoRoom; ctx.Err() once ctx is done; appliance.CodeInvalidField if Query, Accept
 // or ContentType contains a control character.
 func (c *Client) Forward(ctx context.Context, r Request) (Response, error) {
-	for _, part := range []struct{ name, text string }{{"query", r.Query}, {"Accept", r.Accept}, {"Content-Type", r.ContentType}} {
+	for _, part := range []struct{ name, text string }{{"query", r.Query}, {"Accept", r.Accept},
+		{"Content-Type", r.ContentType}} {
 		if hasControl(part.text) {
 			return Response{}, appliance.Errorf(appliance.CodeInvalidField, "has a control character").In(part.name)
 		}
@@ -124,7 +125,8 @@ func (c *Client) send(ctx context.Context, r Request) (Response, error) {
 	if len(err.Error()) > maxCause { // err quotes the answer
 		err = errors.New(excerpt(err.Error()))
 	}
-	return Response{}, appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream cannot be reached").Because(err)
+	return Response{},
+		appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream cannot be reached").Because(err)
 }
 
 func (c *Client) exchange(ctx context.Context, r Request) (Response, error) {
@@ -146,7 +148,8 @@ func (c *Client) exchange(ctx context.Context, r Request) (Response, error) {
 	}
 	if resp.StatusCode/100 == 3 {
 		return answer, appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream answered %d", resp.StatusCode).
-			Because(fmt.Errorf("HTTP %d redirect to %s, which is not followed: if that address is right, configure it", resp.StatusCode, excerpt(resp.Header.Get("Location"))))
+			Because(fmt.Errorf("HTTP %d redirect to %s, which is not followed: if that address is right, configure it",
+				resp.StatusCode, excerpt(resp.Header.Get("Location"))))
 	}
 	limit := c.max
 	if r.MaxResponse > 0 {

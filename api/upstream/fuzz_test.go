@@ -41,7 +41,8 @@ func FuzzAnswer(f *testing.F) {
 	log.SetOutput(io.Discard) // net/http logs bytes after an answer
 	f.Cleanup(func() { listener.Close(); log.SetOutput(os.Stderr) })
 	go answerAll(listener, &answer)
-	c := newClient(f, upstream.Options{URL: "http://" + listener.Addr().String(), Timeout: 30 * time.Second, MaxResponse: 1 << 20})
+	c := newClient(f,
+		upstream.Options{URL: "http://" + listener.Addr().String(), Timeout: 30 * time.Second, MaxResponse: 1 << 20})
 	f.Fuzz(func(t *testing.T, bytes []byte) {
 		answer.Store(&bytes)
 		data, err := c.Query(t.Context(), "{a}", nil)
@@ -53,8 +54,10 @@ func FuzzAnswer(f *testing.F) {
 		if err == nil && (json.Unmarshal(data, &object) != nil || object == nil) {
 			t.Errorf("%q: the data is %s", bytes, data)
 		}
-		got, err := c.Forward(t.Context(), upstream.Request{Method: http.MethodPost, Body: []byte("{}"), ContentType: mediaJSON})
-		if err == nil && (got.RetryAfter < 0 || got.RetryAfter > upstream.MaxRetryAfter || got.JSON() && !json.Valid(got.Body)) {
+		got, err := c.Forward(t.Context(),
+			upstream.Request{Method: http.MethodPost, Body: []byte("{}"), ContentType: mediaJSON})
+		if err == nil &&
+			(got.RetryAfter < 0 || got.RetryAfter > upstream.MaxRetryAfter || got.JSON() && !json.Valid(got.Body)) {
 			t.Errorf("%q: forwarded as %+v", bytes, got)
 		}
 	})

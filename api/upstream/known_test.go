@@ -59,7 +59,8 @@ func TestA304ThatNobodyAskedForIsAFailure(t *testing.T) {
 	if data, err := c.Query(t.Context(), "{ a }", nil); err == nil {
 		t.Errorf("Query: %s", data)
 	}
-	if r, err := c.Forward(t.Context(), upstream.Request{Method: "POST", Body: []byte("{}"), ContentType: mediaJSON}); err == nil {
+	if r, err := c.Forward(t.Context(),
+		upstream.Request{Method: "POST", Body: []byte("{}"), ContentType: mediaJSON}); err == nil {
 		t.Errorf("Forward: %+v", r)
 	}
 }
@@ -69,7 +70,8 @@ func TestAWindowBeyondTheStandardIsRefused(t *testing.T) {
 	frame := "\x28\xb5\x2f\xfd\x00\xa0" + strings.Repeat("\x00", 16)
 	s := serve(t, says(200, mediaJSON, frame, "Content-Encoding", "zstd"))
 	c := newClient(t, upstream.Options{URL: s.URL})
-	if r, err := c.Forward(t.Context(), upstream.Request{Method: "POST", Body: []byte("{}"), ContentType: mediaJSON}); err == nil || !strings.Contains(fmt.Sprint(err), "upstream") {
+	if r, err := c.Forward(t.Context(), upstream.Request{Method: "POST", Body: []byte("{}"),
+		ContentType: mediaJSON}); err == nil || !strings.Contains(fmt.Sprint(err), "upstream") {
 		t.Errorf("%+v, %v", r, err)
 	}
 }

@@ -49,7 +49,8 @@ func newMetrics(registry prometheus.Registerer) (metrics, error) {
 	}
 	for _, use := range []string{useQuery, useForward} {
 		m.durations.WithLabelValues(use)
-		for _, outcome := range []string{outcomeOK, outcomeTooLarge, outcomeCanceled, outcomeLimited, outcomeRefused, outcomeUnavailable} {
+		for _, outcome := range []string{outcomeOK, outcomeTooLarge, outcomeCanceled, outcomeLimited, outcomeRefused,
+			outcomeUnavailable} {
 			m.requests.WithLabelValues(use, outcome)
 		}
 	}

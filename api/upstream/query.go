@@ -30,7 +30,8 @@ func (c *Client) Query(ctx context.Context, query string, variables map[string]a
 		return nil, fmt.Errorf("variables: %w", err)
 	}
 	began := time.Now()
-	resp, err := c.sendAgain(ctx, Request{Method: http.MethodPost, Body: body, ContentType: "application/json", Accept: accept})
+	resp, err := c.sendAgain(ctx,
+		Request{Method: http.MethodPost, Body: body, ContentType: "application/json", Accept: accept})
 	var data json.RawMessage
 	switch {
 	case errors.Is(err, ErrTooLarge):
@@ -70,7 +71,8 @@ func (c *Client) sendAgain(ctx context.Context, r Request) (Response, error) {
 	case err != nil:
 	case resp.Status == http.StatusNotModified && known:
 		return before, nil
-	case resp.Status == http.StatusOK && resp.ETag != "" && len(resp.ETag) <= knownTag && !hasControl(resp.ETag) && resp.size() <= knownAnswer:
+	case resp.Status == http.StatusOK && resp.ETag != "" && len(resp.ETag) <= knownTag && !hasControl(resp.ETag) &&
+		resp.size() <= knownAnswer:
 		c.known.Set(key, resp)
 	}
 	return resp, err

@@ -9,7 +9,8 @@ import (
 func TestWhatIsRememberedIsWeighedWithItsHeaders(t *testing.T) {
 	t.Parallel()
 	const long = 60 << 10
-	for _, r := range []Response{{Body: make([]byte, 0, long)}, {ETag: strings.Repeat("a", long)}, {ContentType: strings.Repeat("a", long)}} {
+	for _, r := range []Response{{Body: make([]byte, 0, long)}, {ETag: strings.Repeat("a", long)},
+		{ContentType: strings.Repeat("a", long)}} {
 		if r.size() < long {
 			t.Errorf("%d bytes are weighed as %d", long, r.size())
 		}

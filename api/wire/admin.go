@@ -68,14 +68,16 @@ type record struct {
 
 // NewEntry returns e in its wire form.
 func NewEntry(e appliance.Entry) Entry {
-	return Entry{e, record{e.Record, e.Record.UnspendableAddress, e.Record.Beneficiary, e.Record.Hash, e.Record.Signature}, e.Leaf}
+	return Entry{e,
+		record{e.Record, e.Record.UnspendableAddress, e.Record.Beneficiary, e.Record.Hash, e.Record.Signature}, e.Leaf}
 }
 
 // Whole returns the appliance.Entry, including Leaf.
 func (e Entry) Whole() appliance.Entry {
 	e.Entry.Record, e.Entry.Leaf = e.Record.Record, e.Leaf
 	r := &e.Entry.Record
-	r.UnspendableAddress, r.Beneficiary, r.Hash, r.Signature = e.Record.UnspendableAddress, e.Record.Beneficiary, e.Record.Hash, e.Record.Signature
+	r.UnspendableAddress, r.Beneficiary, r.Hash, r.Signature = e.Record.UnspendableAddress, e.Record.Beneficiary,
+		e.Record.Hash, e.Record.Signature
 	return e.Entry
 }
 

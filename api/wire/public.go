@@ -58,8 +58,9 @@ type Attestor struct {
 	PublicKey     string                  `json:"publicKey"` // 0x and 65 bytes in hex: SEC 1, uncompressed
 	Scheme        appliance.SchemeName    `json:"scheme"`
 	Domain        *appliance.EIP712Domain `json:"domain,omitempty"` // nil unless the scheme is EIP-712
-	Keys          []AttestorKey           `json:"keys"`             // all attestor keys, including the default key above
-	Log           Log                     `json:"log"`
+	// all attestor keys, including the default key above
+	Keys []AttestorKey `json:"keys"`
+	Log  Log           `json:"log"`
 }
 
 // AttestorKey is a key that signs attestations.

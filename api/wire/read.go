@@ -70,13 +70,15 @@ func explain(err error) error {
 	case errors.Is(err, json.ErrUnknownName):
 		name := fieldOf(semantic.JSONPointer)
 		if meant := similarField(semantic.GoType, name); meant != "" {
-			return appliance.Errorf(appliance.CodeUnknownField, "unknown field %s; did you mean %s?", strconv.Quote(name), meant).In(name)
+			return appliance.Errorf(appliance.CodeUnknownField, "unknown field %s; did you mean %s?",
+				strconv.Quote(name), meant).In(name)
 		}
 		return appliance.Errorf(appliance.CodeUnknownField, "unknown field %s", strconv.Quote(name)).In(name)
 	case semantic.Err != nil:
 		return appliance.Errorf(appliance.CodeInvalidJSON, "%s: %s", fieldOf(semantic.JSONPointer), semantic.Err)
 	}
-	return appliance.Errorf(appliance.CodeInvalidJSON, "%s must not be a JSON %s", fieldOf(semantic.JSONPointer), semantic.JSONKind)
+	return appliance.Errorf(appliance.CodeInvalidJSON, "%s must not be a JSON %s", fieldOf(semantic.JSONPointer),
+		semantic.JSONKind)
 }
 
 // similarField returns the struct's member that differs from name in case, hyphens and underscores only, such as

@@ -13,12 +13,14 @@ import (
 
 func TestAKeyGoesOverTheWireWithoutTheHashOfItsSecret(t *testing.T) {
 	t.Parallel()
-	key, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "payments", Rate: appliance.Unlimited}, time.Now().UTC())
+	key, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "payments", Rate: appliance.Unlimited},
+		time.Now().UTC())
 	if err != nil {
 		t.Fatal(err)
 	}
 	text, err := json.Marshal(wire.NewKey(key))
-	if err != nil || strings.Contains(string(text), "secretHash") || strings.Contains(string(text), key.SecretHash.String()[2:]) {
+	if err != nil || strings.Contains(string(text), "secretHash") ||
+		strings.Contains(string(text), key.SecretHash.String()[2:]) {
 		t.Errorf("%s, %v", text, err)
 	}
 	var read wire.Key
@@ -35,11 +37,13 @@ func TestAKeyGoesOverTheWireWithoutTheHashOfItsSecret(t *testing.T) {
 func TestAnEntryIsReadAsItWasToldWithItsLeafOrWithoutAddresses(t *testing.T) {
 	t.Parallel()
 	record := appliance.Record{
-		Attestation: appliance.Attestation{SignerAddress: appliance.Address{1}, Hash: appliance.Digest{6}, Signature: appliance.Signature{R: [32]byte{4}, S: [32]byte{5}, V: 27}},
-		Request:     appliance.Request{UnspendableAddress: appliance.Address{2}, Beneficiary: appliance.Address{3}},
+		Attestation: appliance.Attestation{SignerAddress: appliance.Address{1}, Hash: appliance.Digest{6},
+			Signature: appliance.Signature{R: [32]byte{4}, S: [32]byte{5}, V: 27}},
+		Request: appliance.Request{UnspendableAddress: appliance.Address{2}, Beneficiary: appliance.Address{3}},
 	}
 	whole := appliance.Entry{Index: 7, Record: record, Leaf: []byte("leaf")}
-	for _, entry := range []appliance.Entry{whole, whole.WithoutAddresses(), {Index: 8, Event: &appliance.Event{Kind: appliance.EventStarted}, Leaf: []byte("event")}} {
+	for _, entry := range []appliance.Entry{whole, whole.WithoutAddresses(),
+		{Index: 8, Event: &appliance.Event{Kind: appliance.EventStarted}, Leaf: []byte("event")}} {
 		text, err := json.Marshal(wire.ProvenEntry{Entry: wire.NewEntry(entry)})
 		if err != nil {
 			t.Fatal(err)
@@ -52,7 +56,8 @@ func TestAnEntryIsReadAsItWasToldWithItsLeafOrWithoutAddresses(t *testing.T) {
 			t.Errorf("%s was read as %+v", text, got)
 		}
 		for _, member := range []string{`"unspendableAddress"`, `"beneficiary"`, `"hash"`, `"signature"`} {
-			if has := strings.Count(string(text), member); has != map[bool]int{true: 1}[entry.Record.Beneficiary == record.Beneficiary] {
+			if has := strings.Count(string(text),
+				member); has != map[bool]int{true: 1}[entry.Record.Beneficiary == record.Beneficiary] {
 				t.Errorf("%s has %s %d times", text, member, has)
 			}
 		}

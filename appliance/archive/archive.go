@@ -1,5 +1,6 @@
-// Package archive makes and restores backups of the API keys and the journal. A backup is a tar archive (POSIX.1-2001), compressed by zstd
-// (RFC 8878). It holds the log key encrypted by age (log.key.age, optional), manifest.json and attestd.db, in this order.
+// Package archive makes and restores backups of the API keys and the journal. A backup is a tar archive (POSIX.1-2001),
+// compressed by zstd (RFC 8878). It holds the log key encrypted by age (log.key.age, optional), manifest.json and
+// attestd.db, in this order.
 package archive
 
 import (
@@ -55,13 +56,13 @@ const (
 
 // Snapshotter is a store that can be copied while it is in use.
 type Snapshotter interface {
-	// SnapshotTo calls begin with the size of the copy and the checkpoint of its journal. It writes the copy to the writer that begin
-	// returns.
+	// SnapshotTo calls begin with the size of the copy and the checkpoint of its journal. It writes the copy to the
+	// writer that begin returns.
 	SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer, error)) error
 }
 
-// Write writes manifest.json and attestd.db as a tar archive (POSIX.1-2001). It uses the public half of key only; Make adds the encrypted
-// log key.
+// Write writes manifest.json and attestd.db as a tar archive (POSIX.1-2001). It uses the public half of key only; Make
+// adds the encrypted log key.
 func Write(w io.Writer, from Snapshotter, key appliance.LogKey, version string, now time.Time) error {
 	archive := tar.NewWriter(w)
 	err := from.SnapshotTo(func(size int64, checkpoint []byte) (io.Writer, error) {
@@ -70,13 +71,15 @@ func Write(w io.Writer, from Snapshotter, key appliance.LogKey, version string, 
 			return nil, err
 		}
 		manifest, err := json.MarshalIndent(Manifest{
-			Format: archiveFormat, Attestd: version, Time: now.UTC().Truncate(time.Second), VerifierKey: key.VerifierText,
-			Records: tree.N, RootHash: hex.EncodeToString(tree.Hash[:]), Checkpoint: string(checkpoint),
+			Format: archiveFormat, Attestd: version, Time: now.UTC().Truncate(time.Second),
+			VerifierKey: key.VerifierText,
+			Records:     tree.N, RootHash: hex.EncodeToString(tree.Hash[:]), Checkpoint: string(checkpoint),
 		}, "", "  ")
 		if err != nil {
 			return nil, err
 		}
-		return archive, errors.Join(put(archive, manifestName, append(manifest, '\n'), now), begin(archive, StoreFile, size, now))
+		return archive,
+			errors.Join(put(archive, manifestName, append(manifest, '\n'), now), begin(archive, StoreFile, size, now))
 	})
 	if err != nil {
 		return err
@@ -86,7 +89,8 @@ func Write(w io.Writer, from Snapshotter, key appliance.LogKey, version string, 
 
 // begin writes the header of a file.
 func begin(archive *tar.Writer, name string, size int64, now time.Time) error {
-	return archive.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size, ModTime: now.UTC().Truncate(time.Second), Format: tar.FormatPAX})
+	return archive.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size,
+		ModTime: now.UTC().Truncate(time.Second), Format: tar.FormatPAX})
 }
 
 func put(archive *tar.Writer, name string, content []byte, now time.Time) error {

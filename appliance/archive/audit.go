@@ -63,7 +63,9 @@ func settle(dir string) error {
 	if err != nil {
 		return err
 	}
-	_, _, err = followed(dir, key, func(key appliance.LogKey) (*bolt.Store, error) { return nil, bolt.Settle(path, key.Verifier) })
+	_, _, err = followed(dir, key, func(key appliance.LogKey) (*bolt.Store, error) {
+		return nil, bolt.Settle(path, key.Verifier)
+	})
 	return err
 }
 
@@ -162,7 +164,8 @@ func Audit(ctx context.Context, dir string, m Manifest, o AuditOptions) (report 
 		return report, nil
 	}
 	// Any signer is accepted, so that a journal with an unknown signer can be backed up and restored.
-	report, err = store.Journal().Verify(ctx, appliance.VerifyOptions{Earlier: o.Earlier, AnySigner: true, Progress: o.Progress})
+	report, err = store.Journal().Verify(ctx,
+		appliance.VerifyOptions{Earlier: o.Earlier, AnySigner: true, Progress: o.Progress})
 	if err == nil && !report.OK() && o.Earlier == nil {
 		err = fmt.Errorf("the backup's journal is damaged: %s", damages(report))
 	}

@@ -19,10 +19,11 @@ type ContinueOptions struct {
 	Reason, By string
 	Published  []byte // the largest checkpoint that is known to have been published; may be nil
 	Now        time.Time
-	// NewKey generates an independent key for the new log, for an old key that was stolen or is missing. Otherwise the new key is derived
-	// from the old one. The other members of a cluster must be given an independent key.
-	NewKey   bool
-	Old      appliance.LogKey        // the old log's key; with NewKey, the public half is enough; zero means log.key in the folder
+	// NewKey generates an independent key for the new log, for an old key that was stolen or is missing. Otherwise the
+	// new key is derived from the old one. The other members of a cluster must be given an independent key.
+	NewKey bool
+	// the old log's key; with NewKey, the public half is enough; zero means log.key in the folder
+	Old      appliance.LogKey
 	HSM      appliance.LogSigner     // the key that journal.key names; nil if the log key is a file
 	Progress func(done, total int64) // of the records; may be nil
 }
@@ -38,9 +39,9 @@ type Continued struct {
 	Aside string // path of the old journal, which is kept
 }
 
-// Continue turns the journal in a folder into one of a new log: see appliance.Continuation. No daemon may use the folder. The new journal is
-// written beside the old one and renamed into its place, so that a kill leaves one of the two. The next start updates log.key and the
-// mark.
+// Continue turns the journal in a folder into one of a new log: see appliance.Continuation. No daemon may use the
+// folder. The new journal is written beside the old one and renamed into its place, so that a kill leaves one of the
+// two. The next start updates log.key and the mark.
 func Continue(ctx context.Context, dir string, o ContinueOptions) (c Continued, err error) {
 	if err := Settle(dir); err != nil { // otherwise the old write-ahead log would lie beside the new journal
 		return c, err
@@ -97,8 +98,10 @@ func (o ContinueOptions) open(dir string) (*bolt.Store, appliance.LogKey, error)
 	return store, o.Old, err
 }
 
-// Successor returns the first leaf of the log that continues the one of key, with the new log's key and its secret text.
-func (o ContinueOptions) Successor(key appliance.LogKey, surviving []byte) (e appliance.Event, next appliance.LogKey, secret string, err error) {
+// Successor returns the first leaf of the log that continues the one of key, with the new log's key and its secret
+// text.
+func (o ContinueOptions) Successor(key appliance.LogKey,
+	surviving []byte) (e appliance.Event, next appliance.LogKey, secret string, err error) {
 	if e, err = appliance.NewContinuation(key, surviving, o.Published, o.Reason, o.By, o.Now); err != nil {
 		return e, next, "", err
 	}
@@ -170,7 +173,8 @@ func putInPlace(dir, made, aside string) error {
 // ErrNothingLost is returned by AcceptLoss if the journal agrees with the mark.
 var ErrNothingLost = errors.New("no loss to accept: the journal has all published records")
 
-// AcceptLoss runs Continue if the journal in a folder contradicts the high-water mark. Otherwise it returns ErrNothingLost.
+// AcceptLoss runs Continue if the journal in a folder contradicts the high-water mark. Otherwise it returns
+// ErrNothingLost.
 func AcceptLoss(ctx context.Context, dir string, o ContinueOptions) (c Continued, loss *highwater.Loss, err error) {
 	err = asOwner(dir, func() error {
 		if loss, o.Published, err = findLoss(ctx, dir); err != nil {

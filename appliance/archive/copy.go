@@ -47,7 +47,8 @@ type CopyTarget struct {
 	Tree func(ctx context.Context) (tlog.Tree, error)
 	// Import appends leaves unchanged and atomically. first is the index of the first one. See bolt.Store.Import.
 	Import func(ctx context.Context, first int64, leaves [][]byte) error
-	// Verified is the tree of the first leaves that Prepare has read back. They are not read back again. Zero means none.
+	// Verified is the tree of the first leaves that Prepare has read back. They are not read back again. Zero means
+	// none.
 	Verified tlog.Tree
 	// Finish makes the copy usable. Prepare does not call it.
 	Finish func(ctx context.Context, checkpoint []byte) error
@@ -92,7 +93,8 @@ const copyStep = 1000
 // finishes the copy. If ctx ends, it returns an Interrupted.
 func Copy(ctx context.Context, from CopySource, to CopyTarget, progress func(done, total int64)) (c Copied, err error) {
 	run := &copying{from: from, to: to, progress: progress}
-	if err := run.steps(ctx, run.begin, run.beginKeys, run.copyRecords, run.copyKeys, run.compare, run.compareKeys); err != nil {
+	if err := run.steps(ctx, run.begin, run.beginKeys, run.copyRecords, run.copyKeys, run.compare,
+		run.compareKeys); err != nil {
 		return Copied{}, err
 	}
 	if err := to.Finish(ctx, run.checkpoint); err != nil {
@@ -163,7 +165,9 @@ func (c *copying) begin(ctx context.Context) (err error) {
 		return fmt.Errorf("read the target: %w", err)
 	}
 	if half.N > c.tree.N {
-		return fmt.Errorf("the target has %d records, the source %d: the target is not an unfinished copy of the source", half.N, c.tree.N)
+		return fmt.Errorf(
+			"the target has %d records, the source %d: the target is not an unfinished copy of the source", half.N,
+			c.tree.N)
 	}
 	c.resumed, c.done = half.N, half.N
 	return nil
@@ -227,8 +231,9 @@ func (c *copying) differs() error {
 	if c.resumed == 0 {
 		return errors.New(damaged)
 	}
-	return fmt.Errorf("the %d records in the target differ from the source's first, so the target is not an unfinished "+
-		"copy of the source, or %s", c.resumed, damaged)
+	return fmt.Errorf(
+		"the %d records in the target differ from the source's first, so the target is not an unfinished "+
+			"copy of the source, or %s", c.resumed, damaged)
 }
 
 var errEnough = errors.New("enough")
@@ -288,7 +293,9 @@ func (c *copying) compare(ctx context.Context) error {
 		return err
 	}
 	if read := tree.Tree(); there != c.tree || read != c.tree {
-		return fmt.Errorf("the copy is wrong: it has %d records and the root hash %x, the source %d and %x; do not use it", read.N, read.Hash[:], c.tree.N, c.tree.Hash[:])
+		return fmt.Errorf(
+			"the copy is wrong: it has %d records and the root hash %x, the source %d and %x; do not use it", read.N,
+			read.Hash[:], c.tree.N, c.tree.Hash[:])
 	}
 	return nil
 }
@@ -304,7 +311,8 @@ func (c *copying) compareKeys(ctx context.Context) error {
 		}
 	}
 	if len(copied) != len(c.keys) {
-		return fmt.Errorf("the copy is wrong: it has %d API keys, the source %d; do not use it", len(copied), len(c.keys))
+		return fmt.Errorf("the copy is wrong: it has %d API keys, the source %d; do not use it", len(copied),
+			len(c.keys))
 	}
 	return nil
 }

@@ -34,7 +34,8 @@ func newStores(t *testing.T) *stores {
 
 func openStore(t *testing.T, key appliance.LogKey) *bolt.Store {
 	t.Helper()
-	s, err := bolt.Open(filepath.Join(t.TempDir(), "attestd.db"), bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
+	s, err := bolt.Open(filepath.Join(t.TempDir(), "attestd.db"),
+		bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,8 +135,10 @@ func TestAPreparedCopyLeavesOnlyTheNewestRecordsForTheDowntime(t *testing.T) {
 		source.read, target.read = 0, 0
 		from.Keys, to.Verified = s.from.Keys(), test.verified
 		c, err := archive.Copy(t.Context(), from, to, ignore)
-		if err != nil || c.Records != whole.N || c.Keys != 1 || source.read > rest || target.read != test.readBack || !s.finished {
-			t.Errorf("Verified %s: %+v, %v; %d records were read and %d read back, want %d and %d", name, c, err, source.read, target.read, rest, test.readBack)
+		if err != nil || c.Records != whole.N || c.Keys != 1 || source.read > rest || target.read != test.readBack ||
+			!s.finished {
+			t.Errorf("Verified %s: %+v, %v; %d records were read and %d read back, want %d and %d", name, c, err,
+				source.read, target.read, rest, test.readBack)
 		}
 	}
 	if k, err := s.to.Keys().Key(t.Context(), key.ID); err != nil || k.Name != key.Name {
@@ -189,8 +192,10 @@ func TestACopyGoesOnWhereItWasInterrupted(t *testing.T) {
 	if c, err = s.copy(t.Context(), ignore); err != nil || c.Records != 2503 || c.Resumed != 2500 {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	for want, key := range map[appliance.KeyState]appliance.APIKey{appliance.KeyRevoked: one, appliance.KeyActive: other} {
-		if k, err := s.to.Keys().Key(t.Context(), key.ID); err != nil || k.State(time.Now()) != want || !k.Expires.Equal(key.Expires) {
+	for want, key := range map[appliance.KeyState]appliance.APIKey{appliance.KeyRevoked: one,
+		appliance.KeyActive: other} {
+		if k, err := s.to.Keys().Key(t.Context(), key.ID); err != nil || k.State(time.Now()) != want ||
+			!k.Expires.Equal(key.Expires) {
 			t.Errorf("%+v, %v, want it to be %s", k, err, want)
 		}
 	}
@@ -229,7 +234,8 @@ func TestATargetThatIsNoCopyIsRefused(t *testing.T) {
 			s := newStores(t)
 			s.attest(t, 2)
 			test.there(s, t)
-			if _, err := s.copy(t.Context(), ignore); err == nil || !strings.Contains(err.Error(), test.want) || s.finished {
+			if _, err := s.copy(t.Context(), ignore); err == nil || !strings.Contains(err.Error(), test.want) ||
+				s.finished {
 				t.Errorf("%v, want %s; finished: %v", err, test.want, s.finished)
 			}
 		})

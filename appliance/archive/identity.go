@@ -14,9 +14,10 @@ import (
 	"github.com/attestd/attestd/store/highwater"
 )
 
-// identify continues the journal in scratch as a new log, unless it is proven that no larger checkpoint was published. It returns the
-// checkpoint of the restored journal, which becomes the mark.
-func (o RestoreOptions) identify(ctx context.Context, dir, scratch string, done *Restored) (checkpoint []byte, err error) {
+// identify continues the journal in scratch as a new log, unless it is proven that no larger checkpoint was published.
+// It returns the checkpoint of the restored journal, which becomes the mark.
+func (o RestoreOptions) identify(ctx context.Context, dir, scratch string,
+	done *Restored) (checkpoint []byte, err error) {
 	key, err := done.logKey()
 	if err != nil {
 		return nil, err
@@ -49,9 +50,10 @@ func (o RestoreOptions) identify(ctx context.Context, dir, scratch string, done 
 	return next.Head.Checkpoint, nil
 }
 
-// Identify does for an unpacked journal in scratch what Restore does about its log (see NewLog), for callers that restore to another place
-// than dir. dir has the high-water mark. It returns the checkpoint of the journal in scratch.
-func (o RestoreOptions) Identify(ctx context.Context, dir, scratch string, m Manifest) (checkpoint []byte, log *NewLog, err error) {
+// Identify does for an unpacked journal in scratch what Restore does about its log (see NewLog), for callers that
+// restore to another place than dir. dir has the high-water mark. It returns the checkpoint of the journal in scratch.
+func (o RestoreOptions) Identify(ctx context.Context, dir, scratch string,
+	m Manifest) (checkpoint []byte, log *NewLog, err error) {
 	done := Restored{Manifest: m}
 	err = asOwner(dir, func() error {
 		checkpoint, err = o.identify(ctx, dir, scratch, &done)
@@ -60,9 +62,10 @@ func (o RestoreOptions) Identify(ctx context.Context, dir, scratch string, m Man
 	return checkpoint, done.Log, err
 }
 
-// missing returns why records may have been published that the backup lacks, and the largest checkpoint that is known to have been
-// published. why is empty if the backup has everything that the mark in dir covers.
-func (o RestoreOptions) missing(ctx context.Context, dir, scratch string, key appliance.LogKey, m Manifest) (why string, published []byte, err error) {
+// missing returns why records may have been published that the backup lacks, and the largest checkpoint that is known
+// to have been published. why is empty if the backup has everything that the mark in dir covers.
+func (o RestoreOptions) missing(ctx context.Context, dir, scratch string, key appliance.LogKey,
+	m Manifest) (why string, published []byte, err error) {
 	path := filepath.Join(dir, highwater.FileName)
 	mark, err := highwater.Read(path, key.Verifier)
 	switch {
@@ -118,7 +121,8 @@ func headOf(ctx context.Context, dir string, key appliance.LogKey) []byte {
 }
 
 // covers reports whether the backup begins with the records of a checkpoint.
-func (o RestoreOptions) covers(ctx context.Context, scratch string, key appliance.LogKey, m Manifest, signed []byte) (bool, error) {
+func (o RestoreOptions) covers(ctx context.Context, scratch string, key appliance.LogKey, m Manifest,
+	signed []byte) (bool, error) {
 	tree, err := appliance.OpenCheckpoint(signed, key.Verifier)
 	if err != nil {
 		return false, fmt.Errorf("the published %w", err)
@@ -134,8 +138,9 @@ func (o RestoreOptions) covers(ctx context.Context, scratch string, key applianc
 	return extends, errors.Join(err, store.Close())
 }
 
-// beforeContinued returns the head of the journal in dir before it was continued as another log, if it belonged to the backup's log then and
-// only events followed. Otherwise it returns in. newest is the index of the newest attestation in dir.
+// beforeContinued returns the head of the journal in dir before it was continued as another log, if it belonged to the
+// backup's log then and only events followed. Otherwise it returns in. newest is the index of the newest attestation in
+// dir.
 func beforeContinued(dir string, m Manifest, in Head, newest int64) (Head, error) {
 	_, events, err := bolt.Beginning(filepath.Join(dir, StoreFile))
 	if err != nil {

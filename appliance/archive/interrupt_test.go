@@ -39,7 +39,8 @@ func TestAnInterruptionLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := bolt.Open(filepath.Join(t.TempDir(), "attestd.db"), bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
+	store, err := bolt.Open(filepath.Join(t.TempDir(), "attestd.db"),
+		bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,8 @@ func TestAnInterruptionLeavesNothing(t *testing.T) {
 			return err
 		},
 		"restore": func(ctx context.Context, dir string, interrupt func()) error {
-			_, err := archive.Restore(ctx, interrupting{Reader: bytes.NewReader(backup), interrupt: interrupt}, dir, archive.RestoreOptions{})
+			_, err := archive.Restore(ctx, interrupting{Reader: bytes.NewReader(backup), interrupt: interrupt}, dir,
+				archive.RestoreOptions{})
 			return err
 		},
 	} {

@@ -26,7 +26,8 @@ func IsRetired(dir string, key appliance.LogKey) bool {
 	return files.Exists(filepath.Join(dir, retiredFile(key)))
 }
 
-// ReplaceLogKey replaces log.key and keeps the old key under the name of a retired one. A kill leaves the old key or the new one.
+// ReplaceLogKey replaces log.key and keeps the old key under the name of a retired one. A kill leaves the old key or
+// the new one.
 func ReplaceLogKey(dir string, old appliance.LogKey, secret string) error {
 	path, retired := filepath.Join(dir, LogKeyFile), filepath.Join(dir, retiredFile(old))
 	err := os.Link(path, retired)
@@ -56,8 +57,10 @@ func KeepNextKey(dir, secret string) error {
 	return files.HandOver(dir, nextKeyFile)
 }
 
-// successorOf returns the key of the log that begins with these events. It derives the key from the old one or reads nextKeyFile.
-func successorOf(dir string, key appliance.LogKey, events []appliance.Event) (next appliance.LogKey, secret string, err error) {
+// successorOf returns the key of the log that begins with these events. It derives the key from the old one or reads
+// nextKeyFile.
+func successorOf(dir string, key appliance.LogKey,
+	events []appliance.Event) (next appliance.LogKey, secret string, err error) {
 	if next, secret, err = key.Follow(events); !errors.Is(err, appliance.ErrNewLogKey) {
 		return next, secret, err
 	}
@@ -78,14 +81,16 @@ func NextKey(dir string) (next appliance.LogKey, secret string, err error) {
 	return next, secret, err
 }
 
-// followed opens the journal in a folder with a log key or, if the journal was continued as another log, with that log's key. It returns
-// the key.
-func followed(dir string, key appliance.LogKey, open func(appliance.LogKey) (*bolt.Store, error)) (*bolt.Store, appliance.LogKey, error) {
+// followed opens the journal in a folder with a log key or, if the journal was continued as another log, with that
+// log's key. It returns the key.
+func followed(dir string, key appliance.LogKey,
+	open func(appliance.LogKey) (*bolt.Store, error)) (*bolt.Store, appliance.LogKey, error) {
 	store, _, key, err := openFollowing(dir, key, open)
 	return store, key, err
 }
 
-func openFollowing(dir string, key appliance.LogKey, open func(appliance.LogKey) (*bolt.Store, error)) (store *bolt.Store, secret string, _ appliance.LogKey, err error) {
+func openFollowing(dir string, key appliance.LogKey, open func(appliance.LogKey) (*bolt.Store, error)) (
+	store *bolt.Store, secret string, _ appliance.LogKey, err error) {
 	store, err = open(key)
 	if !errors.Is(err, bolt.ErrOtherLog) {
 		return store, "", key, err
@@ -102,9 +107,10 @@ func openFollowing(dir string, key appliance.LogKey, open func(appliance.LogKey)
 	return store, secret, next, err
 }
 
-// OpenFollowing opens the journal in a folder with its log key. If a kill has left a continued journal with the old log.key, it replaces
-// log.key now. A retired key is refused, so that it cannot sign a second history.
-func OpenFollowing(dir string, key appliance.LogKey, open func(appliance.LogKey) (*bolt.Store, error)) (*bolt.Store, appliance.LogKey, error) {
+// OpenFollowing opens the journal in a folder with its log key. If a kill has left a continued journal with the old
+// log.key, it replaces log.key now. A retired key is refused, so that it cannot sign a second history.
+func OpenFollowing(dir string, key appliance.LogKey,
+	open func(appliance.LogKey) (*bolt.Store, error)) (*bolt.Store, appliance.LogKey, error) {
 	store, secret, next, err := openFollowing(dir, key, open)
 	switch {
 	case err != nil:
@@ -114,7 +120,8 @@ func OpenFollowing(dir string, key appliance.LogKey, open func(appliance.LogKey)
 	case IsRetired(dir, key):
 		err = fmt.Errorf("%w: %s in %s is the key of %s, which was continued as another log (see %s): put the "+
 			"journal and log.key of that log back, or "+
-			"restore the older ones with attestd restore, which starts another log", ErrRetired, LogKeyFile, dir, appliance.LogName(key.Verifier), retiredFile(key))
+			"restore the older ones with attestd restore, which starts another log", ErrRetired, LogKeyFile, dir,
+			appliance.LogName(key.Verifier), retiredFile(key))
 	}
 	if err != nil {
 		return nil, key, errors.Join(err, store.Close())

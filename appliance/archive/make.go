@@ -38,8 +38,9 @@ type Pruned struct {
 	Future  []string // kept backups whose names are later than the new one's
 }
 
-// Prune removes all but the newest keep backups in the folder of a new backup. A name that is later than the new backup's means that a clock
-// was wrong: Prune neither counts nor removes it. Only names in the form of Name count. A keep of 0 removes none.
+// Prune removes all but the newest keep backups in the folder of a new backup. A name that is later than the new
+// backup's means that a clock was wrong: Prune neither counts nor removes it. Only names in the form of Name count. A
+// keep of 0 removes none.
 func Prune(made string, keep int) (p Pruned, err error) {
 	folder, newest := filepath.Split(made)
 	entries, err := os.ReadDir(folder)
@@ -76,9 +77,10 @@ type Sealing struct {
 	To  age.Recipient // the recipient of the encrypted key; nil leaves the key out
 }
 
-// Make writes a compressed archive of the encrypted log key and of the archive that take writes (see Write). The file gets its name after it
-// has passed an audit.
-func Make(ctx context.Context, name string, take func(io.Writer) error, s Sealing, o AuditOptions) (m Manifest, size int64, err error) {
+// Make writes a compressed archive of the encrypted log key and of the archive that take writes (see Write). The file
+// gets its name after it has passed an audit.
+func Make(ctx context.Context, name string, take func(io.Writer) error, s Sealing,
+	o AuditOptions) (m Manifest, size int64, err error) {
 	dir := filepath.Dir(name)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(name)+"-*") // mode 0600
 	if err != nil {
@@ -122,7 +124,8 @@ func (s Sealing) write(w io.Writer) (key appliance.LogKey, err error) {
 		return key, err
 	}
 	archive := tar.NewWriter(w)
-	return key, errors.Join(put(archive, sealedLogKey, sealed, time.Now()), archive.Flush()) // not closed: more files follow
+	// not closed: more files follow
+	return key, errors.Join(put(archive, sealedLogKey, sealed, time.Now()), archive.Flush())
 }
 
 // compress compresses the output of produce into f and syncs it.

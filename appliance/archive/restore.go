@@ -21,16 +21,17 @@ import (
 type RestoreOptions struct {
 	Force        bool // replace existing files if the backup has all records of their journal
 	DiscardNewer bool // with Force: also replace a journal with records that the backup lacks
-	// Auditing, if not nil, is called before each of up to two audits. It returns the function for progress and the one to call at the end.
+	// Auditing, if not nil, is called before each of up to two audits. It returns the function for progress and the one
+	// to call at the end.
 	Auditing func() (progress func(done, total int64), ended func())
-	// Published is the newest published checkpoint, if it was kept elsewhere. Without a high-water mark, it decides whether the log keeps its
-	// identity. It may be nil.
+	// Published is the newest published checkpoint, if it was kept elsewhere. Without a high-water mark, it decides
+	// whether the log keeps its identity. It may be nil.
 	Published []byte
 	By        string // who restores
 
 	Identities []age.Identity // that decrypt the backup's log key
-	// NewLogKey continues the journal as another log with an independent key. This also happens if neither the backup nor data_dir has the
-	// log key.
+	// NewLogKey continues the journal as another log with an independent key. This also happens if neither the backup
+	// nor data_dir has the log key.
 	NewLogKey bool
 	HSM       appliance.LogSigner // the key that journal.key names; nil if the log key is a file
 }
@@ -39,8 +40,10 @@ type RestoreOptions struct {
 type Restored struct {
 	Manifest
 	MovedAside []string `json:"movedAside,omitempty"` // paths
-	Log        *NewLog  `json:"log,omitempty"`        // the log that continues the journal; nil if the log keeps its identity
-	Lost       string   `json:"-"`                    // records of the replaced journal that the backup lacks; empty for none
+	// the log that continues the journal; nil if the log keeps its identity
+	Log *NewLog `json:"log,omitempty"`
+	// records of the replaced journal that the backup lacks; empty for none
+	Lost string `json:"-"`
 }
 
 // NewLog is the log that continues a restored journal.
@@ -63,8 +66,9 @@ func (e *InPlaceError) Error() string {
 	return fmt.Sprintf("%s already has a journal, and %s", e.Dir, e.Lost)
 }
 
-// Restore audits a backup and puts its files into dir, as the owner of dir. It creates dir if necessary and reads the backup once. The
-// daemon must not be running. Existing files are renamed within dir if the options allow it, and never removed.
+// Restore audits a backup and puts its files into dir, as the owner of dir. It creates dir if necessary and reads the
+// backup once. The daemon must not be running. Existing files are renamed within dir if the options allow it, and never
+// removed.
 //
 // Errors: *InPlaceError; faults of the backup; errors of the file system.
 func Restore(ctx context.Context, backup io.Reader, dir string, o RestoreOptions) (done Restored, err error) {
@@ -111,7 +115,8 @@ func (o RestoreOptions) restore(ctx context.Context, backup io.Reader, dir strin
 	return done, err
 }
 
-func (o RestoreOptions) audit(ctx context.Context, dir string, m Manifest, earlier []byte) (appliance.AuditReport, error) {
+func (o RestoreOptions) audit(ctx context.Context, dir string, m Manifest,
+	earlier []byte) (appliance.AuditReport, error) {
 	options := AuditOptions{Earlier: earlier}
 	if o.Auditing != nil {
 		progress, ended := o.Auditing()
@@ -155,7 +160,8 @@ func (o RestoreOptions) lost(ctx context.Context, dir, scratch string, m Manifes
 		return "", nil // only attestations are answered to clients
 	}
 	if in.Tree.N > m.Records && sameLog(in, m) {
-		return fmt.Sprintf("that journal has %d records, the backup of %s has %d", in.Tree.N, m.Time.UTC().Format(time.DateTime+"Z"), m.Records), nil
+		return fmt.Sprintf("that journal has %d records, the backup of %s has %d", in.Tree.N,
+			m.Time.UTC().Format(time.DateTime+"Z"), m.Records), nil
 	}
 	// The audit with an earlier checkpoint proves that the backup contains the existing journal.
 	report, err := o.audit(ctx, scratch, m, in.Checkpoint)
@@ -193,9 +199,9 @@ func beginsWith(ctx context.Context, dir string, m Manifest) bool {
 	return errors.Join(err, store.Close()) == nil && begins
 }
 
-// Replace moves the files in scratch into dir. Existing files keep a second name, so that a daemon that starts at any moment, even after a
-// power cut, finds a journal and does not begin a new one. If one file is new and the other old, the daemon refuses to start or updates
-// the other. The same holds for an old write-ahead log.
+// Replace moves the files in scratch into dir. Existing files keep a second name, so that a daemon that starts at any
+// moment, even after a power cut, finds a journal and does not begin a new one. If one file is new and the other old,
+// the daemon refuses to start or updates the other. The same holds for an old write-ahead log.
 func Replace(dir, scratch string, now time.Time) (aside []string, err error) {
 	if err := giveAway(dir, scratch); err != nil {
 		return nil, err
@@ -235,7 +241,8 @@ func Replace(dir, scratch string, now time.Time) (aside []string, err error) {
 // freeSuffix returns the suffix, with a number if such names exist.
 func freeSuffix(dir, suffix string) string {
 	free := suffix
-	for n := 2; files.Exists(filepath.Join(dir, StoreFile+free)) || files.Exists(filepath.Join(dir, LogKeyFile+free)); n++ {
+	for n := 2; files.Exists(filepath.Join(dir, StoreFile+free)) ||
+		files.Exists(filepath.Join(dir, LogKeyFile+free)); n++ {
 		free = fmt.Sprintf("%s-%d", suffix, n)
 	}
 	return free

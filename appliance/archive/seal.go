@@ -29,7 +29,8 @@ func ParseRecipient(text string) (age.Recipient, error) {
 		err = errors.New("exactly one recipient is allowed")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%q is not an age recipient, which begins with age1 (create one with age-keygen): %w", text, err)
+		return nil,
+			fmt.Errorf("%q is not an age recipient, which begins with age1 (create one with age-keygen): %w", text, err)
 	}
 	return all[0], nil
 }

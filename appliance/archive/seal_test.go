@@ -50,7 +50,8 @@ func (s sealing) must(err error) {
 
 func (s sealing) open(dir string, key appliance.LogKey) *bolt.Store {
 	s.Helper()
-	store, err := bolt.Open(filepath.Join(dir, archive.StoreFile), bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
+	store, err := bolt.Open(filepath.Join(dir, archive.StoreFile),
+		bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
 	s.must(err)
 	return store
 }
@@ -126,10 +127,12 @@ func TestABackupHasTheLogKeyEncryptedOrNotAtAll(t *testing.T) {
 	if _, _, err := s.restore(sealed, archive.RestoreOptions{}); !errors.Is(err, archive.ErrSealed) {
 		t.Errorf("without an identity: %v", err)
 	}
-	if _, _, err := s.restore(sealed, archive.RestoreOptions{Identities: []age.Identity{other}}); err == nil || !strings.Contains(err.Error(), "encrypted for another identity") {
+	if _, _, err := s.restore(sealed, archive.RestoreOptions{Identities: []age.Identity{other}}); err == nil ||
+		!strings.Contains(err.Error(), "encrypted for another identity") {
 		t.Errorf("with another identity: %v", err)
 	}
-	dir, done, err := s.restore(sealed, archive.RestoreOptions{Identities: []age.Identity{own}, Published: s.published()})
+	dir, done, err := s.restore(sealed,
+		archive.RestoreOptions{Identities: []age.Identity{own}, Published: s.published()})
 	s.must(err)
 	if key, err := archive.ReadLogKey(dir); err != nil || key.VerifierText != s.key.VerifierText || done.Log != nil {
 		t.Errorf("with the identity the log is %+v, the key %q: %v", done.Log, key.VerifierText, err)
@@ -156,7 +159,8 @@ func TestABackupWithoutItsLogKeyGoesOnAsAnotherLog(t *testing.T) {
 				t.Fatal(err)
 			}
 			key, err := archive.ReadLogKey(dir)
-			if err != nil || done.Log == nil || done.Log.VerifierKey != key.VerifierText || key.VerifierText == s.key.VerifierText {
+			if err != nil || done.Log == nil || done.Log.VerifierKey != key.VerifierText ||
+				key.VerifierText == s.key.VerifierText {
 				t.Fatalf("the log is %+v, its key %q: %v", done.Log, key.VerifierText, err)
 			}
 			checkNew(t, dir, s.key, key)
@@ -164,7 +168,8 @@ func TestABackupWithoutItsLogKeyGoesOnAsAnotherLog(t *testing.T) {
 	}
 }
 
-// checkNew checks that the journal in a folder is of the new key's log, and that nobody finds that key from the old one.
+// checkNew checks that the journal in a folder is of the new key's log, and that nobody finds that key from the old
+// one.
 func checkNew(t *testing.T, dir string, old, next appliance.LogKey) {
 	t.Helper()
 	_, events, err := bolt.Beginning(filepath.Join(dir, archive.StoreFile))
@@ -189,7 +194,8 @@ func checkNew(t *testing.T, dir string, old, next appliance.LogKey) {
 			t.Errorf("the new key follows from the old one: %v", err)
 		}
 	}
-	store, err := bolt.Open(filepath.Join(dir, archive.StoreFile), bolt.Options{Signer: next.Signer, Verifier: next.Verifier})
+	store, err := bolt.Open(filepath.Join(dir, archive.StoreFile),
+		bolt.Options{Signer: next.Signer, Verifier: next.Verifier})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,11 +208,13 @@ func checkNew(t *testing.T, dir string, old, next appliance.LogKey) {
 	}
 }
 
-// A thief of the log key cannot sign as the log that goes on with a new one. A kill between journal and log.key does not lose that.
+// A thief of the log key cannot sign as the log that goes on with a new one. A kill between journal and log.key does
+// not lose that.
 func TestANewLogKeyDoesNotFollowFromTheOldOne(t *testing.T) {
 	t.Parallel()
 	s := newSealing(t)
-	c, err := archive.RotateLogKey(t.Context(), s.dir, archive.ContinueOptions{Reason: "log.key was stolen", By: "root", Now: time.Now()})
+	c, err := archive.RotateLogKey(t.Context(), s.dir,
+		archive.ContinueOptions{Reason: "log.key was stolen", By: "root", Now: time.Now()})
 	s.must(err)
 	checkNew(t, s.dir, s.key, c.Key)
 	if !archive.IsRetired(s.dir, s.key) {
@@ -217,11 +225,13 @@ func TestANewLogKeyDoesNotFollowFromTheOldOne(t *testing.T) {
 	s.must(archive.KeepNextKey(s.dir, strings.TrimSpace(string(secret)))) // as a kill leaves it
 	s.must(os.WriteFile(filepath.Join(s.dir, archive.LogKeyFile), []byte(s.secret+"\n"), 0o600))
 	store, key, err := archive.OpenFollowing(s.dir, s.key, func(key appliance.LogKey) (*bolt.Store, error) {
-		return bolt.Open(filepath.Join(s.dir, archive.StoreFile), bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
+		return bolt.Open(filepath.Join(s.dir, archive.StoreFile),
+			bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
 	})
 	s.must(err)
 	s.must(store.Close())
-	if now, err := archive.ReadLogKey(s.dir); err != nil || key.VerifierText != c.Key.VerifierText || now.VerifierText != c.Key.VerifierText {
+	if now, err := archive.ReadLogKey(s.dir); err != nil || key.VerifierText != c.Key.VerifierText ||
+		now.VerifierText != c.Key.VerifierText {
 		t.Errorf("log.key is %q: %v", now.VerifierText, err)
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, archive.LogKeyFile+".next")); !errors.Is(err, os.ErrNotExist) {

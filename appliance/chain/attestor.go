@@ -99,7 +99,8 @@ func (n *node) attestor(ctx context.Context, contract appliance.Address) (a appl
 
 // takesOurs reports whether the attestor accepts our signatures: it is one of the signers, or a contract that accepts
 // the first signer's trial signature (ERC-1271). If several appliances sign, it is the contract of their quorum.
-func (w *Watchtower) takesOurs(ctx context.Context, n *node, attestor appliance.Address, signers []appliance.Signer) (bool, error) {
+func (w *Watchtower) takesOurs(ctx context.Context, n *node, attestor appliance.Address,
+	signers []appliance.Signer) (bool, error) {
 	if w.o.Quorum != (appliance.Address{}) {
 		return attestor == w.o.Quorum, nil
 	}
@@ -127,7 +128,8 @@ func (w *Watchtower) takesOurs(ctx context.Context, n *node, attestor appliance.
 func isValidCall(t trial) []byte {
 	word := func(n uint64) []byte { return binary.BigEndian.AppendUint64(make([]byte, 24), n) }
 	const length = 65
-	call := slices.Concat(selectorIsValid, t.digest[:], word(64), word(length), t.signature.R[:], t.signature.S[:], []byte{t.signature.V})
+	call := slices.Concat(selectorIsValid, t.digest[:], word(64), word(length), t.signature.R[:], t.signature.S[:],
+		[]byte{t.signature.V})
 	return append(call, make([]byte, 96-length)...)
 }
 

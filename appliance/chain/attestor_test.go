@@ -23,8 +23,10 @@ func TestOneRPCOfThreeDoesNotEndReadinessWhileOthersAreAway(t *testing.T) {
 		})
 		return p.URL
 	}
-	liar := calls(&chaintest.Reply{Result: []byte(`"0x000000000000000000000000000000000000000000000000000000000000dead"`)})
-	r := newRig(t, chain.Contract{RPCs: []string{liar, calls(&chaintest.Reply{Status: http.StatusBadGateway}), calls(&chaintest.Reply{Status: http.StatusBadGateway})}})
+	liar := calls(
+		&chaintest.Reply{Result: []byte(`"0x000000000000000000000000000000000000000000000000000000000000dead"`)})
+	r := newRig(t, chain.Contract{RPCs: []string{liar, calls(&chaintest.Reply{Status: http.StatusBadGateway}),
+		calls(&chaintest.Reply{Status: http.StatusBadGateway})}})
 	r.options.Signers = func() []appliance.Signer { return []appliance.Signer{key} }
 	r.start()
 	r.eventually("each is read, and so was asked for the attestor before", func() bool {

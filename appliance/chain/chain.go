@@ -20,10 +20,11 @@ import (
 
 // Contract is a watched verifying contract.
 type Contract struct {
-	Name       string // for people, and for the store
-	Address    appliance.Address
-	RPCs       []string // URLs, which may contain secrets
-	StartBlock uint64   // the first block to read: the one in which the appliance's key became attestor, or an earlier one
+	Name    string // for people, and for the store
+	Address appliance.Address
+	RPCs    []string // URLs, which may contain secrets
+	// the first block to read: the one in which the appliance's key became attestor, or an earlier one
+	StartBlock uint64
 	// Confirmations is the number of blocks that must follow a block before it is read. With Finalized, only finalized
 	// blocks are read instead.
 	Confirmations uint64
@@ -183,8 +184,9 @@ type Events interface{ Record(e appliance.Event) }
 const (
 	EventUnknownRedemption appliance.EventKind = "unknown_redemption" // the journal lacks the hash of a redemption
 	EventDisagreement      appliance.EventKind = "chain_disagreement" // RPCs do not agree on a redemption
-	EventHalted            appliance.EventKind = "halted"             // attesting stopped because of an unknown redemption
-	EventAttestorMismatch  appliance.EventKind = "attestor_mismatch"  // a contract refuses this appliance's signatures
+	// attesting stopped because of an unknown redemption
+	EventHalted           appliance.EventKind = "halted"
+	EventAttestorMismatch appliance.EventKind = "attestor_mismatch" // a contract refuses this appliance's signatures
 )
 
 // Status is the state of the watchtower.
@@ -195,16 +197,18 @@ type Status struct {
 
 // ContractStatus is the state of a watched contract.
 type ContractStatus struct {
-	Name          string            `json:"name"`
-	Address       appliance.Address `json:"address"`
-	ChainID       json.Number       `json:"chainId,omitempty"`
-	Attestor      *string           `json:"attestor"`      // address of the attestor, zero if none is set; nil if unknown
-	SignerMatches *bool             `json:"signerMatches"` // the contract accepts this appliance's signatures; nil if unknown
-	Block         uint64            `json:"block"`         // highest block that most of its RPCs have read up to
-	Redemptions   int64             `json:"redemptions"`
-	Unknown       int64             `json:"unknown"`  // redemptions that the journal lacks
-	Disputed      int64             `json:"disputed"` // the part of unknown on which the RPCs do not agree
-	RPCs          []RPCStatus       `json:"rpcs"`
+	Name    string            `json:"name"`
+	Address appliance.Address `json:"address"`
+	ChainID json.Number       `json:"chainId,omitempty"`
+	// address of the attestor, zero if none is set; nil if unknown
+	Attestor *string `json:"attestor"`
+	// the contract accepts this appliance's signatures; nil if unknown
+	SignerMatches *bool       `json:"signerMatches"`
+	Block         uint64      `json:"block"` // highest block that most of its RPCs have read up to
+	Redemptions   int64       `json:"redemptions"`
+	Unknown       int64       `json:"unknown"`  // redemptions that the journal lacks
+	Disputed      int64       `json:"disputed"` // the part of unknown on which the RPCs do not agree
+	RPCs          []RPCStatus `json:"rpcs"`
 }
 
 // RPCStatus is the state of an RPC.

@@ -32,7 +32,8 @@ func TestRedemptionsAreHeldAgainstTheJournal(t *testing.T) {
 	if s := r.status(); s.Redemptions != 2 || s.Unknown != 0 || r.halted() {
 		t.Fatalf("our own attestation, redeemed in two parts: %+v", s)
 	}
-	if all := r.all(); *all[0].AttestationID != ours.ID || all[0].KeyID != "payments" || all[0].TransactionHash != first || all[0].Amount.String() != "70" || all[0].Time.IsZero() {
+	if all := r.all(); *all[0].AttestationID != ours.ID || all[0].KeyID != "payments" ||
+		all[0].TransactionHash != first || all[0].Amount.String() != "70" || all[0].Time.IsZero() {
 		t.Fatalf("a part: %+v", all[0])
 	}
 
@@ -113,7 +114,9 @@ func TestAReorganisationUndoesWhatItTakesBack(t *testing.T) {
 	if all := r.all(); all[0].Hash != kept.Hash {
 		t.Errorf("%s is left, want %s", all[0].Hash, kept.Hash)
 	}
-	r.eventually("it is told", func() bool { return len(r.logged("level=WARN", "removed a redemption", gone.Hash.String())) > 0 })
+	r.eventually("it is told", func() bool {
+		return len(r.logged("level=WARN", "removed a redemption", gone.Hash.String())) > 0
+	})
 	_, block = node.Redeem(t, gone, 2)
 	node.Mine(2)
 	r.read(block)
@@ -182,7 +185,9 @@ func TestAJournalThatDoesNotAnswerIsNoAlarmAndHidesNothing(t *testing.T) {
 	_, block := node.Redeem(t, key.attest(t), 1)
 	r.start()
 	r.eventually("the block is read", func() bool { return r.status().Block >= block })
-	r.eventually("the failure is told", func() bool { return len(r.logged("level=WARN", "the database does not answer")) > 0 })
+	r.eventually("the failure is told", func() bool {
+		return len(r.logged("level=WARN", "the database does not answer")) > 0
+	})
 	if r.halted() || r.status().Unknown != 0 {
 		t.Error("an alarm while nothing is known")
 	}

@@ -193,7 +193,8 @@ func (f *feed) checkAlone() error {
 	}
 	alone, err := f.c.w.o.Store.Alone(f.c.Name, f.node.id)
 	if err == nil && alone >= int64(f.c.w.o.MostAlone) {
-		err = fmt.Errorf("%d redemptions are reported by this RPC only: reading continues when another RPC reports them", alone)
+		err = fmt.Errorf(
+			"%d redemptions are reported by this RPC only: reading continues when another RPC reports them", alone)
 	}
 	return err
 }
@@ -212,11 +213,13 @@ func (f *feed) identify(ctx context.Context) error {
 	f.c.identity.Lock()
 	defer f.c.identity.Unlock()
 	if f.c.chainID != "" && f.c.chainID != id {
-		return &contradiction{fmt.Sprintf("the RPC serves chain %s, but contract %s was read on chain %s", id, f.c.Name, f.c.chainID),
+		return &contradiction{fmt.Sprintf("the RPC serves chain %s, but contract %s was read on chain %s", id, f.c.Name,
+			f.c.chainID),
 			"correct its address in chain.contracts; a contract on another chain needs another name"}
 	}
 	if !has {
-		return &contradiction{fmt.Sprintf("no contract exists at %s on chain %s, so redemptions cannot be seen", f.c.Address, id),
+		return &contradiction{fmt.Sprintf("no contract exists at %s on chain %s, so redemptions cannot be seen",
+			f.c.Address, id),
 			"correct address or rpc in chain.contracts"}
 	}
 	if f.c.chainID == "" {

@@ -177,7 +177,8 @@ func (c *watched) votes(r *Redemption) (tell, deny, behind []string) {
 // far.
 func (c *watched) alarm(ctx context.Context, r *Redemption, was Verdict, age time.Duration, given *raised) error {
 	tell, deny, _ := c.votes(r)
-	log := c.log.With("hash", r.Hash.String(), "amount", r.Amount.String(), "block", r.Block, "transaction", r.TransactionHash.String())
+	log := c.log.With("hash", r.Hash.String(), "amount", r.Amount.String(), "block", r.Block,
+		"transaction", r.TransactionHash.String())
 	told := strings.Join(tell, " ")
 	if r.Verdict == Known && (was == Unknown || was == Disputed) {
 		log.Info("chain: the journal has the redemption now", "attestation", r.AttestationID.String())
@@ -237,7 +238,8 @@ func (c *watched) tellRest(now time.Time) {
 	if n := c.alarms.rest(now); n > 0 {
 		c.log.Error("chain: more redemptions that the journal does not have. To list them, run: attestd chain "+
 			"redemptions --unknown", "count", n)
-		c.w.record(EventUnknownRedemption, map[string]string{"contract": c.Name, appliance.DetailLeftOut: strconv.Itoa(n)})
+		c.w.record(EventUnknownRedemption,
+			map[string]string{"contract": c.Name, appliance.DetailLeftOut: strconv.Itoa(n)})
 	}
 	if n := c.disputes.rest(now); n > 0 {
 		c.log.Error("chain: more redemptions on which the RPCs disagree. To list those that the journal does not "+
@@ -253,13 +255,14 @@ func first(given *bool) bool {
 	return !was
 }
 
-// halt stops attesting if so configured, once per redemption. Of several appliances that find it, the one that begins the
-// halt records it. halt returns an error if the halt could not be stored; the caller retries.
+// halt stops attesting if so configured, once per redemption. Of several appliances that find it, the one that begins
+// the halt records it. halt returns an error if the halt could not be stored; the caller retries.
 func (c *watched) halt(ctx context.Context, r *Redemption) error {
 	if c.w.o.Halt == nil || r.Halted {
 		return nil
 	}
-	reason := fmt.Sprintf("contract %s has redeemed %s in transaction %s, but the journal does not have it", c.Name, r.Hash, r.TransactionHash)
+	reason := fmt.Sprintf("contract %s has redeemed %s in transaction %s, but the journal does not have it", c.Name,
+		r.Hash, r.TransactionHash)
 	began, err := c.w.o.Halt(ctx, r.ID(), reason)
 	if err != nil {
 		return fmt.Errorf("halt: %w", err)
@@ -273,7 +276,8 @@ func (c *watched) halt(ctx context.Context, r *Redemption) error {
 
 func (c *watched) details(r Redemption, more ...string) map[string]string {
 	d := map[string]string{
-		"contract": r.Contract, "hash": r.Hash.String(), "amount": r.Amount.String(), "block": strconv.FormatUint(r.Block, 10),
+		"contract": r.Contract, "hash": r.Hash.String(), "amount": r.Amount.String(),
+		"block":           strconv.FormatUint(r.Block, 10),
 		"transactionHash": r.TransactionHash.String(),
 	}
 	for i := 0; i+1 < len(more); i += 2 {

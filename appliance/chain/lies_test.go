@@ -28,8 +28,10 @@ func invented(block uint64, n int) types.Log {
 		return common.BytesToHash(fmt.Appendf(nil, "%08d%08d", parts[0], parts[1]))
 	}
 	return types.Log{
-		Address: common.Address(chaintest.Contract), Topics: []common.Hash{common.HexToHash(topicAttested), topic(block, uint64(n)), common.HexToHash("0x01")},
-		Data: []byte{}, BlockNumber: block, BlockHash: topic(block, 1<<20), TxHash: topic(block, uint64(n)), Index: uint(n), BlockTimestamp: uint64(time.Now().Unix()),
+		Address: common.Address(chaintest.Contract),
+		Topics:  []common.Hash{common.HexToHash(topicAttested), topic(block, uint64(n)), common.HexToHash("0x01")},
+		Data:    []byte{}, BlockNumber: block, BlockHash: topic(block, 1<<20), TxHash: topic(block, uint64(n)),
+		Index: uint(n), BlockTimestamp: uint64(time.Now().Unix()),
 	}
 }
 
@@ -106,7 +108,8 @@ func TestOneRPCOfThreeDoesNotHaltAttesting(t *testing.T) {
 	})
 	t.Run("in a block that the others have not read", func(t *testing.T) {
 		t.Parallel()
-		liar, slow, slower := chaintest.NewProxy(t, node.URL), chaintest.NewProxy(t, node.URL), chaintest.NewProxy(t, node.URL)
+		liar, slow, slower := chaintest.NewProxy(t, node.URL), chaintest.NewProxy(t, node.URL),
+			chaintest.NewProxy(t, node.URL)
 		liar.Answer(inventing(head, head, 1))
 		for _, p := range []*chaintest.Proxy{slow, slower} {
 			p.Answer(events(func(chaintest.Request) *chaintest.Reply { return &chaintest.Reply{Hang: true} }))
@@ -135,7 +138,8 @@ func TestMadeUpRedemptionsAreCheap(t *testing.T) {
 	r.journal.asked = func(appliance.Digest) { asked.Add(1) }
 	begun := time.Now()
 	r.start()
-	for deadline := time.Now().Add(10 * waitMost); r.Figures().Disagreements < blocks*each && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(10 * waitMost); r.Figures().Disagreements < blocks*each &&
+		time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond) // polling interval
 	}
 	r.eventually("all are disputed", func() bool { return r.status().Disputed == blocks*each })
@@ -166,7 +170,9 @@ func TestAnRPCThatMakesUpMoreIsReadNoFurther(t *testing.T) {
 	r.eventually("what it makes up is kept", func() bool { return r.status().Redemptions >= 50 })
 	kept := r.status()
 	node.Mine(3)
-	r.eventually("its fault is told", func() bool { return strings.Contains(r.status().RPCs[1].Error, "are reported by this RPC only") })
+	r.eventually("its fault is told", func() bool {
+		return strings.Contains(r.status().RPCs[1].Error, "are reported by this RPC only")
+	})
 	r.eventually("the others are read further", func() bool { return r.status().Block == node.Head(t) })
 	r.askedAgain(liar, 1)
 	if s := r.status(); s.Redemptions != kept.Redemptions || s.RPCs[1].Block != kept.RPCs[1].Block {
@@ -188,7 +194,9 @@ func TestAnRPCThatIsAheadWaitsForAnother(t *testing.T) {
 	r.start()
 	r.eventually("its redemptions are kept", func() bool { return r.status().Redemptions == 3 })
 	node.Redeem(t, key.attest(t), 1)
-	r.eventually("it waits", func() bool { return strings.Contains(r.status().RPCs[0].Error, "are reported by this RPC only") })
+	r.eventually("it waits", func() bool {
+		return strings.Contains(r.status().RPCs[0].Error, "are reported by this RPC only")
+	})
 	away.Answer(nil)
 	r.eventually("all are read from both", func() bool { return r.status().Unknown == 4 && r.status().Disputed == 0 })
 }
@@ -318,7 +326,9 @@ func TestOneRPCsTimesDoNotDecide(t *testing.T) {
 	r.read(block)
 	r.eventually("the lie is disputed", func() bool { return r.status().Disputed == 1 })
 	r.eventually("the truth is known", func() bool {
-		return slices.ContainsFunc(r.all(), func(one chain.Redemption) bool { return one.Verdict == chain.Known && len(one.Reports) == 2 })
+		return slices.ContainsFunc(r.all(), func(one chain.Redemption) bool {
+			return one.Verdict == chain.Known && len(one.Reports) == 2
+		})
 	})
 	if r.halted() {
 		t.Error("attesting is halted")

@@ -26,13 +26,15 @@ const manyLogs = 1000
 
 // redemptions returns a contract's redemptions in the blocks first to last, and the last block. The node must return
 // the same hash for the last block before and after.
-func (n *node) redemptions(ctx context.Context, c *Contract, first, last uint64) (found []Redemption, at Block, err error) {
+func (n *node) redemptions(ctx context.Context, c *Contract, first,
+	last uint64) (found []Redemption, at Block, err error) {
 	before, err := n.blockAt(ctx, last)
 	if err != nil {
 		return nil, at, err
 	}
 	logs, err := n.logs(ctx, ethereum.FilterQuery{
-		FromBlock: new(big.Int).SetUint64(first), ToBlock: new(big.Int).SetUint64(last), Addresses: []common.Address{common.Address(c.Address)},
+		FromBlock: new(big.Int).SetUint64(first), ToBlock: new(big.Int).SetUint64(last),
+		Addresses: []common.Address{common.Address(c.Address)},
 	})
 	if err != nil {
 		return nil, at, err
@@ -80,7 +82,8 @@ func checkAsked(logs []types.Log, c *Contract, first, last uint64) error {
 	for _, l := range logs {
 		at := place{l.BlockHash, l.Index}
 		switch {
-		case l.Address != common.Address(c.Address) || l.BlockNumber < first || l.BlockNumber > last || l.Removed || len(l.Topics) == 0 || len(l.Data) > 0:
+		case l.Address != common.Address(c.Address) || l.BlockNumber < first || l.BlockNumber > last || l.Removed ||
+			len(l.Topics) == 0 || len(l.Data) > 0:
 			return fmt.Errorf("the answer has an unrequested event of %s in block %d", l.Address, l.BlockNumber)
 		case seen[at]:
 			return fmt.Errorf("the answer has event %d of block %d twice", l.Index, l.BlockNumber)
@@ -102,7 +105,8 @@ func (n *node) checkBloom(ctx context.Context, c *Contract, last header, logs []
 		}
 	}
 	hash := common.Hash(last.Hash)
-	again, err := n.logs(ctx, ethereum.FilterQuery{BlockHash: &hash, Addresses: []common.Address{common.Address(c.Address)}})
+	again, err := n.logs(ctx,
+		ethereum.FilterQuery{BlockHash: &hash, Addresses: []common.Address{common.Address(c.Address)}})
 	if err == nil && len(again) > 0 {
 		err = fmt.Errorf("the answer lacks %d events of block %d: %w", len(again), last.Number, errIncomplete)
 	}

@@ -92,7 +92,8 @@ func newNode(address, shown string, timeout time.Duration, userAgent string) (*n
 		// A redirect is not followed, because the URL may contain a secret.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	client, err := rpc.DialOptions(context.Background(), address, rpc.WithHTTPClient(httpClient), rpc.WithHeader("User-Agent", userAgent))
+	client, err := rpc.DialOptions(context.Background(), address, rpc.WithHTTPClient(httpClient),
+		rpc.WithHeader("User-Agent", userAgent))
 	if err != nil { // not connected yet
 		return nil, fmt.Errorf("%s: %w", shown, withoutURL(err))
 	}
@@ -164,7 +165,8 @@ func tooLarge(err error) bool {
 		return true
 	}
 	if status, ok := errors.AsType[*refused](err); ok {
-		return status.code == http.StatusBadRequest || status.code == http.StatusRequestEntityTooLarge || status.code >= 500
+		return status.code == http.StatusBadRequest || status.code == http.StatusRequestEntityTooLarge ||
+			status.code >= 500
 	}
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errIncomplete)
 }
@@ -249,7 +251,8 @@ func (n *node) block(ctx context.Context, tag string) (h header, err error) {
 	case answer.Number == nil || answer.Hash == nil:
 		return h, fmt.Errorf("block %s: the answer lacks a number or hash", tag)
 	}
-	h = header{Block{uint64(*answer.Number), appliance.Digest(*answer.Hash), time.Unix(int64(answer.Timestamp), 0).UTC()}, answer.LogsBloom}
+	h = header{Block{uint64(*answer.Number), appliance.Digest(*answer.Hash),
+		time.Unix(int64(answer.Timestamp), 0).UTC()}, answer.LogsBloom}
 	if strings.HasPrefix(tag, "0x") && hexutil.EncodeUint64(h.Number) != tag {
 		return h, fmt.Errorf("block %s: the answer is block %d", tag, h.Number)
 	}

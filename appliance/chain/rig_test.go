@@ -127,7 +127,8 @@ func newRig(t *testing.T, c chain.Contract) *rig {
 	}
 	r := &rig{t: t, path: filepath.Join(t.TempDir(), "chain.db"), journal: new(journal)}
 	r.options = chain.Options{
-		Contracts: []chain.Contract{c}, PollInterval: 5 * time.Millisecond, Journal: r.journal, Halt: r.halt, Events: r, Log: slog.New(slog.NewTextHandler(r, nil)),
+		Contracts: []chain.Contract{c}, PollInterval: 5 * time.Millisecond, Journal: r.journal, Halt: r.halt, Events: r,
+		Log:       slog.New(slog.NewTextHandler(r, nil)),
 		LookAgain: 10 * time.Millisecond, Patience: time.Minute, CheckEvery: 10 * time.Millisecond,
 	}
 	return r
@@ -258,7 +259,9 @@ func (r *rig) read(block uint64) {
 	r.eventually(fmt.Sprintf("block %d is read", block), func() bool {
 		s := r.status()
 		open, err := r.store.Open("usdc")
-		return err == nil && s.Block >= block && !slices.ContainsFunc(open, func(o chain.Redemption) bool { return o.Verdict == "" })
+		return err == nil && s.Block >= block && !slices.ContainsFunc(open, func(o chain.Redemption) bool {
+			return o.Verdict == ""
+		})
 	})
 }
 

@@ -16,7 +16,8 @@ import (
 // nil, is called now and then with the position in an RPC.
 //
 // Errors: an RPC that fails for longer than a minute; an address without a contract; the error of ctx.
-func Scan(ctx context.Context, c Contract, userAgent string, progress func(done, total uint64)) (found []Redemption, upTo uint64, err error) {
+func Scan(ctx context.Context, c Contract, userAgent string,
+	progress func(done, total uint64)) (found []Redemption, upTo uint64, err error) {
 	if len(c.RPCs) == 0 {
 		return nil, 0, errors.New("an RPC is required")
 	}
@@ -101,7 +102,8 @@ func (s *scan) begin(ctx context.Context) error {
 		return err
 	}
 	if !has {
-		return backoff.Permanent(fmt.Errorf("no contract exists at %s, so redemptions cannot be seen", s.contract.Address))
+		return backoff.Permanent(
+			fmt.Errorf("no contract exists at %s, so redemptions cannot be seen", s.contract.Address))
 	}
 	last, ok, err := s.node.safe(ctx, s.contract)
 	if err == nil && !ok {

@@ -94,7 +94,8 @@ func New(o Options) (*Watchtower, error) {
 			if err != nil {
 				return nil, fmt.Errorf("contract %s: %w", c.Name, err)
 			}
-			one.feeds = append(one.feeds, &feed{c: one, node: n, log: one.log.With("rpc", n.shown), rewinds: quota{most: 10}})
+			one.feeds = append(one.feeds,
+				&feed{c: one, node: n, log: one.log.With("rpc", n.shown), rewinds: quota{most: 10}})
 		}
 		w.contracts = append(w.contracts, one)
 	}
@@ -215,7 +216,8 @@ func (c *watched) judgeAll(ctx context.Context) error {
 		next, err := c.judge(ctx)
 		sleep(ctx, (judgingShare-1)*time.Since(begun))
 		if err != nil && ctx.Err() == nil {
-			c.log.Warn("chain: redemptions could not be checked and are retried", "in", pause.String(), "error", err.Error())
+			c.log.Warn("chain: redemptions could not be checked and are retried", "in", pause.String(),
+				"error", err.Error())
 			next = pause
 		}
 		timer := time.NewTimer(next)

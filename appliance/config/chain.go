@@ -24,10 +24,13 @@ func chainSettings() []Setting {
 	return []Setting{
 		{"chain.contracts", Objects{
 			{"name", "", "name of the contract in the log, the metrics and lists"},
-			{"rpc", []string{}, "URLs of the JSON-RPC of Ethereum nodes, each of which is read: https, or http on this machine. With several, more than half of them must agree"},
+			{"rpc", []string{},
+				"URLs of the JSON-RPC of Ethereum nodes, each of which is read: https, or http on this machine. With several, more than half of them must agree"},
 			{"address", "", "the contract's address"},
-			{"start_block", 0, "first block to read: the one in which this appliance's key became the contract's attestor"},
-			{"confirmations", "12", "number of blocks that must be on top of a block before it is read; or finalized, for the chain's finality"},
+			{"start_block", 0,
+				"first block to read: the one in which this appliance's key became the contract's attestor"},
+			{"confirmations", "12",
+				"number of blocks that must be on top of a block before it is read; or finalized, for the chain's finality"},
 		}, "verifying contracts to watch: each redemption is compared with the journal (docs/chain.md)"},
 		{"chain.poll_interval", "5s", "interval at which attestd asks for newer blocks"},
 		{"chain.halt", false, "if a redemption is not in the journal, stop attesting until attestd resume"},
@@ -93,7 +96,8 @@ func (c *Config) validateChain(check func(ok bool, format string, args ...any)) 
 		one := func(ok bool, format string, args ...any) {
 			check(ok, "chain.contracts: entry %d: %s", i+1, fmt.Sprintf(format, args...))
 		}
-		one(contractName.MatchString(contract.Name), "name: %q is not a name of a-z, 0-9, - and _, such as usdc", contract.Name)
+		one(contractName.MatchString(contract.Name), "name: %q is not a name of a-z, 0-9, - and _, such as usdc",
+			contract.Name)
 		one(!seen[contract.Name], "name: %s is another contract's", contract.Name)
 		seen[contract.Name] = true
 		_, err := appliance.ParseAddress(contract.Address)
@@ -104,7 +108,8 @@ func (c *Config) validateChain(check func(ok bool, format string, args ...any)) 
 		asked := make(map[RPCURL]bool)
 		for k, u := range contract.RPC {
 			one(!asked[u], "rpc: %d is a duplicate: name a different node", k+1)
-			one(!strings.Contains(string(u), hiddenValue), "rpc: %d: has the placeholder of attestd config show; write the full URL", k+1)
+			one(!strings.Contains(string(u), hiddenValue),
+				"rpc: %d: has the placeholder of attestd config show; write the full URL", k+1)
 			asked[u] = true
 		}
 	}

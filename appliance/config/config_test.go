@@ -92,7 +92,8 @@ func TestTheCallTimeoutIsShorterThanTheRequestTimeout(t *testing.T) {
 func TestAnOriginIsWhatABrowserSends(t *testing.T) {
 	for origin, ok := range map[string]bool{
 		"https://app.example.com": true, "http://localhost:3000": true, "*": true,
-		"https://app.example.com/": false, "https://App.example.com": false, "app.example.com": false, "https://": false, "null": false,
+		"https://app.example.com/": false, "https://App.example.com": false, "app.example.com": false,
+		"https://": false, "null": false,
 	} {
 		for _, name := range []string{"ATTESTD_SERVER_ORIGINS", "ATTESTD_GRAPHQL_ORIGINS"} {
 			_, err := (&config.Source{File: os.DevNull, Environ: []string{name + "=" + origin}}).Load(nil)

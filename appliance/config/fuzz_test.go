@@ -22,8 +22,12 @@ func FuzzLoad(f *testing.F) {
 	f.Add(all.Bytes())
 	f.Add([]byte("server:\n  tls:\n  listen: 127.0.0.1:80\n"))
 	f.Add([]byte("a: &a [x]\nlog: *a\n"))
-	f.Add([]byte("graphql.upstream: https://example.com/v1/graphql\ngraphql:\n  upstream_headers: [\"x-api-key: file:/key\"]\n  source: replica\n"))
-	f.Add([]byte("hsm:\n  uri: pkcs11:token=a;object=b?pin-source=file:/p&module-path=/m\n  sessions: 3\nkeys: {default_rate: 5/s}\n"))
+	f.Add(
+		[]byte(
+			"graphql.upstream: https://example.com/v1/graphql\ngraphql:\n  upstream_headers: [\"x-api-key: file:/key\"]\n  source: replica\n"))
+	f.Add(
+		[]byte(
+			"hsm:\n  uri: pkcs11:token=a;object=b?pin-source=file:/p&module-path=/m\n  sessions: 3\nkeys: {default_rate: 5/s}\n"))
 	path := filepath.Join(f.TempDir(), "attestd.yaml")
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c, err := load(t, path, text)

@@ -20,10 +20,12 @@ type AttestorKey struct {
 func attestorKeyMembers() Objects {
 	return Objects{
 		{"name", "", "name by which API keys are bound to it: letters, digits, dots, dashes and underscores"},
-		{"state", string(appliance.AttestorKeyActive), "active, or retiring: it signs only for the API keys that are bound to it, and no other can be bound"},
+		{"state", string(appliance.AttestorKeyActive),
+			"active, or retiring: it signs only for the API keys that are bound to it, and no other can be bound"},
 		{"uri", "", "like hsm.uri"},
 		{"uris", []string{}, "like hsm.uris, used instead of uri"},
-		{"address", "", "the key's address, as attestd hsm keygen and attestd hsm status print it; another key is refused"},
+		{"address", "",
+			"the key's address, as attestd hsm keygen and attestd hsm status print it; another key is refused"},
 	}
 }
 
@@ -127,18 +129,23 @@ func (c *Config) validateKeys(check func(ok bool, format string, args ...any)) {
 		return
 	}
 	check(c.HSM.Address == "", "hsm.address: applies to hsm.uri only; with hsm.keys, set address in the key's entry")
-	check(len(c.HSM.Keys) <= appliance.MostAttestorKeys, "hsm.keys: has %d entries; the maximum is %d", len(c.HSM.Keys), appliance.MostAttestorKeys)
-	check(c.DefaultKey().Name != "", "hsm.keys: set state: active on one key, which signs for API keys without a binding")
+	check(len(c.HSM.Keys) <= appliance.MostAttestorKeys, "hsm.keys: has %d entries; the maximum is %d", len(c.HSM.Keys),
+		appliance.MostAttestorKeys)
+	check(c.DefaultKey().Name != "",
+		"hsm.keys: set state: active on one key, which signs for API keys without a binding")
 	names, addresses := make(map[string]bool), make(map[appliance.Address]string)
 	for i, k := range c.HSM.Keys {
 		if !appliance.ValidAttestorKeyName(k.Name) {
-			check(false, "hsm.keys: entry %d: name %.64q must be 1 to 64 letters, digits, dots, dashes and underscores, the first a letter or a digit", i+1, k.Name)
+			check(false,
+				"hsm.keys: entry %d: name %.64q must be 1 to 64 letters, digits, dots, dashes and underscores, the first a letter or a digit", i+1, k.Name)
 			continue
 		}
 		check(!names[k.Name], "hsm.keys: %s: two keys have this name; rename one", k.Name)
 		names[k.Name] = true
-		check(k.State == appliance.AttestorKeyActive || k.State == appliance.AttestorKeyRetiring, "hsm.keys: %s: state %q is not active or retiring", k.Name, k.State)
-		check((k.URI == "") != (len(k.URIs) == 0), "hsm.keys: %s: give uri, or uris for several tokens of the key", k.Name)
+		check(k.State == appliance.AttestorKeyActive || k.State == appliance.AttestorKeyRetiring,
+			"hsm.keys: %s: state %q is not active or retiring", k.Name, k.State)
+		check((k.URI == "") != (len(k.URIs) == 0), "hsm.keys: %s: give uri, or uris for several tokens of the key",
+			k.Name)
 		expected, _ := k.Expected()
 		check(k.Address != "", "hsm.keys: %s: address is missing; attestd hsm status shows it", k.Name)
 		if expected != nil {

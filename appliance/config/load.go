@@ -141,7 +141,8 @@ func readEnv(environ []string) (values map[string]any, wrong error) {
 		name, known := byVariable[variable]
 		if !known {
 			variables := slices.Collect(maps.Keys(byVariable))
-			wrong = errors.Join(wrong, fmt.Errorf("environment: no setting %s; did you mean %s?", variable, nearest(variable, variables)))
+			wrong = errors.Join(wrong,
+				fmt.Errorf("environment: no setting %s; did you mean %s?", variable, nearest(variable, variables)))
 			continue
 		}
 		values[name] = value

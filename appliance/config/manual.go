@@ -38,13 +38,16 @@ func Manual(header string) []byte {
 		if reloads(s.Name) {
 			mark = " (reload)"
 		}
-		fmt.Fprintf(b, "**%s**%s\n: %s. Default: %s.\n\n", manualEscape(s.Name), mark, manualEscape(s.Doc), manualEscape(showDefault(s.Default)))
+		fmt.Fprintf(b, "**%s**%s\n: %s. Default: %s.\n\n", manualEscape(s.Name), mark, manualEscape(s.Doc),
+			manualEscape(showDefault(s.Default)))
 		members, _ := s.Default.(Objects)
 		for _, m := range members {
-			fmt.Fprintf(b, "*%s* of each %s\n: %s. Default: %s.\n\n", manualEscape(m.Name), manualEscape(s.Name), manualEscape(m.Doc), manualEscape(showDefault(m.Default)))
+			fmt.Fprintf(b, "*%s* of each %s\n: %s. Default: %s.\n\n", manualEscape(m.Name), manualEscape(s.Name),
+				manualEscape(m.Doc), manualEscape(showDefault(m.Default)))
 		}
 	}
-	b.WriteString("# SEE ALSO\n\n**attestd(1)**, **attestd-setup(1)**, **attestd-config-check(1)**, **attestd-reload(1)**\n")
+	b.WriteString(
+		"# SEE ALSO\n\n**attestd(1)**, **attestd-setup(1)**, **attestd-config-check(1)**, **attestd-reload(1)**\n")
 	return b.Bytes()
 }
 

@@ -64,7 +64,8 @@ func writeObjects(b *bytes.Buffer, lists []Setting) {
 }
 
 func writeRow(b *bytes.Buffer, s Setting) {
-	fmt.Fprintf(b, "| `%s` | %s | %s%s |\n", s.Name, markdownDefault(s.Default), strings.ReplaceAll(s.Doc, "|", `\|`), reloadMark(s.Name))
+	fmt.Fprintf(b, "| `%s` | %s | %s%s |\n", s.Name, markdownDefault(s.Default), strings.ReplaceAll(s.Doc, "|", `\|`),
+		reloadMark(s.Name))
 }
 
 // sectionOf returns the first part of a dotted name, or "" for a name without a section.

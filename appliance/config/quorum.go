@@ -21,14 +21,17 @@ type QuorumMember struct {
 
 func quorumSettings() []Setting {
 	return []Setting{
-		{"quorum.contract", "", "address of the contract that accepts the signatures of the members together (ERC-1271; docs/quorum.md)"},
-		{"quorum.threshold", 0, "number of members that must sign an attestation, this appliance included; with 0, this appliance signs alone"},
+		{"quorum.contract", "",
+			"address of the contract that accepts the signatures of the members together (ERC-1271; docs/quorum.md)"},
+		{"quorum.threshold", 0,
+			"number of members that must sign an attestation, this appliance included; with 0, this appliance signs alone"},
 		{"quorum.timeout", "5s", "time limit for a member to sign; must be shorter than server.request_timeout"},
 		{"quorum.members", Objects{
 			{"name", "", "name of the member in answers, the log and the metrics"},
 			{"signer", "", "address of the member's attestor key; other signatures do not count"},
 			{"url", "", "address of the member's API: https, or http on this machine"},
-			{"api_key", "", "location of an API key of scope cosign that the member made for this appliance: file:/path or credential:NAME"},
+			{"api_key", "",
+				"location of an API key of scope cosign that the member made for this appliance: file:/path or credential:NAME"},
 			{"ca", "", "PEM file of the certificate authorities for the member's certificate; if empty, the system's"},
 		}, "the other members of the quorum; this appliance is always a member"},
 	}
@@ -46,12 +49,18 @@ const maxMembers = 32
 func (c *Config) validateQuorum(check func(ok bool, format string, args ...any)) {
 	q := c.Quorum
 	if q.Threshold == 0 {
-		check(len(q.Members) == 0 && q.Contract == "", "quorum.threshold: must be the number of members that sign, since quorum.members or quorum.contract is set")
+		check(len(q.Members) == 0 && q.Contract == "",
+			"quorum.threshold: must be the number of members that sign, since quorum.members or quorum.contract is set")
 		return
 	}
-	check(q.Threshold > 0 && q.Threshold <= len(q.Members)+1, "quorum.threshold: must be 1 to %d, the number of quorum.members and this appliance", len(q.Members)+1)
+	check(q.Threshold > 0 && q.Threshold <= len(q.Members)+1,
+		"quorum.threshold: must be 1 to %d, the number of quorum.members and this appliance", len(q.Members)+1)
 	check(len(q.Members) <= maxMembers, "quorum.members: has %d entries, and may have %d", len(q.Members), maxMembers)
-	check(q.Timeout >= minInterval && q.Timeout < max(c.Server.RequestTimeout, 1), "quorum.timeout: must be at least %s and shorter than server.request_timeout (%s)", minInterval, c.Server.RequestTimeout)
+	check(q.Timeout >= minInterval && q.Timeout < max(c.Server.RequestTimeout, 1),
+		"quorum.timeout: must be at least %s and shorter than server.request_timeout (%s)", minInterval,
+		c.Server.RequestTimeout)
+	check(!c.Chain.Halt, "chain.halt: must be false with a quorum, because this member's journal lacks the "+
+		"attestations that the others made while it was away")
 	_, err := appliance.ParseAddress(q.Contract)
 	check(err == nil, "quorum.contract %v", err)
 	own, _ := c.SignerAddresses() // validateKeys reports the error
@@ -68,7 +77,8 @@ func (c *Config) validateQuorum(check func(ok bool, format string, args ...any))
 		names[m.Name] = true
 		signer, err := appliance.ParseAddress(m.Signer)
 		one(err == nil, "signer %v", err)
-		one(err != nil || !signers[signer], "signer: %s is another member's, or this appliance's: each member has its own key", m.Signer)
+		one(err != nil || !signers[signer],
+			"signer: %s is another member's, or this appliance's: each member has its own key", m.Signer)
 		signers[signer] = true
 		m.validate(one)
 	}

@@ -50,19 +50,24 @@ const SyslogPort = "6514"
 
 func auditSettings() []Setting {
 	return []Setting{{"audit.sinks", Objects{
-		{"name", "", "name of the sink in the log, the metrics and doctor; its position in the journal is stored under this name in data_dir/sinks"},
+		{"name", "",
+			"name of the sink in the log, the metrics and doctor; its position in the journal is stored under this name in data_dir/sinks"},
 		{"type", "", "syslog (RFC 5424, over TLS as in RFC 5425), https (JSON lines) or file"},
-		{"url", "", "of type syslog: tls://siem.example.com:" + SyslogPort + ", or tcp:// on this machine; of type https: https://…, or http:// on this machine"},
+		{"url", "", "of type syslog: tls://siem.example.com:" + SyslogPort +
+			", or tcp:// on this machine; of type https: https://…, or http:// on this machine"},
 		{"path", "", "of type file: the file, which is created with mode 0600"},
 		{"format", "json", "json or cef (ArcSight Common Event Format); https supports only json"},
-		{"redact", "addresses", "fields that are left out, so that the link between the two addresses stays secret: addresses (both of them), unspendable (one of them), or none (all fields are sent)"},
-		{"start", StartFirst, "start of a new sink: first (with the journal's first record) or now (with the next record)"},
+		{"redact", "addresses",
+			"fields that are left out, so that the link between the two addresses stays secret: addresses (both of them), unspendable (one of them), or none (all fields are sent)"},
+		{"start", StartFirst,
+			"start of a new sink: first (with the journal's first record) or now (with the next record)"},
 		{"facility", "audit", "of type syslog: audit, auth, authpriv, daemon, user, or local0 to local7"},
 		{"ca", "", "PEM file of the certificate authorities for the sink's certificate; if empty, the system's"},
 		{"cert", "", "PEM file of a client certificate for the sink; with key"},
 		{"key", "", "PEM file of the private key of cert"},
 		{"server_name", "", "name that the sink's certificate must have; if empty, the host in url"},
-		{"headers", []string{}, `of type https: headers, each "Name: file:/path" or "Name: credential:NAME"; the second part is the location of the value`},
+		{"headers", []string{},
+			`of type https: headers, each "Name: file:/path" or "Name: credential:NAME"; the second part is the location of the value`},
 		{"gzip", false, "of type https: compress the records"},
 		{"batch", 1000, "maximum number of records in one batch"},
 		{"batch_bytes", "1MiB", "maximum size of one batch; a larger record is sent alone"},
@@ -95,7 +100,8 @@ func (c *Config) validateSinks(check func(ok bool, format string, args ...any)) 
 }
 
 func (s Sink) validate(check func(ok bool, format string, args ...any)) {
-	check(slices.Contains([]string{SinkSyslog, SinkHTTPS, SinkFile}, s.Type), "type: %q is not syslog, https or file", s.Type)
+	check(slices.Contains([]string{SinkSyslog, SinkHTTPS, SinkFile}, s.Type), "type: %q is not syslog, https or file",
+		s.Type)
 	check(s.Format == "json" || s.Type != SinkHTTPS, "format: must be json for type https")
 	check(slices.Contains([]string{StartFirst, StartNow}, s.Start), "start: %q is not first or now", s.Start)
 	check(s.Batch > 0 && s.Batch <= maxSinkBatch, "batch: must be 1 to %d", maxSinkBatch)
@@ -105,7 +111,8 @@ func (s Sink) validate(check func(ok bool, format string, args ...any)) {
 	check((s.Cert == "") == (s.Key == ""), "set cert and key together")
 	if s.Type == SinkFile {
 		check(filepath.IsAbs(s.Path), "path: %q is not an absolute path", s.Path)
-		check(s.URL == "" && s.CA == "" && s.Cert == "" && s.ServerName == "" && len(s.Headers) == 0 && !s.Gzip, "type file has path, but not url, ca, cert, server_name, headers or gzip")
+		check(s.URL == "" && s.CA == "" && s.Cert == "" && s.ServerName == "" && len(s.Headers) == 0 &&
+			!s.Gzip, "type file has path, but not url, ca, cert, server_name, headers or gzip")
 		return
 	}
 	check(s.Path == "", "path: is for type file")
@@ -115,7 +122,8 @@ func (s Sink) validate(check func(ok bool, format string, args ...any)) {
 	for _, h := range s.Headers {
 		err := h.Check()
 		check(err == nil, "headers: %v", err)
-		check(err != nil || h.Kept(), "headers: %s: must not contain the value: write its location, such as %s: file:/path", h.Name, h.Name)
+		check(err != nil || h.Kept(),
+			"headers: %s: must not contain the value: write its location, such as %s: file:/path", h.Name, h.Name)
 	}
 }
 

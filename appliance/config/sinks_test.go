@@ -29,7 +29,8 @@ func TestSinksHaveDefaultsAndAreShownAsTheyAre(t *testing.T) {
 		t.Fatal(err)
 	}
 	siem, file := c.Audit.Sinks[0], c.Audit.Sinks[1]
-	if siem.Name != "siem" || siem.Timeout != 10*time.Second || siem.Interval != time.Second || siem.Redact != "addresses" || siem.Batch != 1000 {
+	if siem.Name != "siem" || siem.Timeout != 10*time.Second || siem.Interval != time.Second ||
+		siem.Redact != "addresses" || siem.Batch != 1000 {
 		t.Errorf("%+v", siem)
 	}
 	if file.Type != config.SinkFile || file.BatchBytes != 64<<10 || file.Timeout != 30*time.Second {

@@ -69,7 +69,9 @@ func (u DatabaseURL) As(user string) (DatabaseURL, error) {
 		rest = rest[at+1:]
 	}
 	base, query, _ := strings.Cut(rest, "?")
-	kept := slices.DeleteFunc(strings.Split(query, "&"), func(p string) bool { return p == "" || strings.HasPrefix(p, "user=") })
+	kept := slices.DeleteFunc(strings.Split(query, "&"), func(p string) bool {
+		return p == "" || strings.HasPrefix(p, "user=")
+	})
 	if len(kept) > 0 {
 		base += "?" + strings.Join(kept, "&")
 	}
@@ -103,16 +105,19 @@ func (c *Config) validateStore(check func(ok bool, format string, args ...any)) 
 	err := c.Store.URL.check()
 	check(err == nil, "store.url: %v", err)
 	unprintable := strings.ContainsFunc(c.Cluster.Name, func(r rune) bool { return !strconv.IsPrint(r) })
-	check(len(c.Cluster.Name) <= maxMemberName && !unprintable, "cluster.name: must be at most %d bytes of printable text", maxMemberName)
+	check(len(c.Cluster.Name) <= maxMemberName &&
+		!unprintable, "cluster.name: must be at most %d bytes of printable text", maxMemberName)
 }
 
 // check validates the URL as far as this package can. Its errors do not repeat a password.
 func (u DatabaseURL) check() error {
 	switch {
 	case u != "" && !IsDatabaseURL(string(u)):
-		return errors.New("must be a URL such as postgres://attestd@db.example.com/attestd, or empty for the file in data_dir")
+		return errors.New(
+			"must be a URL such as postgres://attestd@db.example.com/attestd, or empty for the file in data_dir")
 	case strings.Contains(string(u), hiddenPassword):
-		return errors.New("has the placeholder of attestd config show; write the password, or better a passfile (PGPASSFILE)")
+		return errors.New(
+			"has the placeholder of attestd config show; write the password, or better a passfile (PGPASSFILE)")
 	}
 	return nil
 }

@@ -29,7 +29,8 @@ func TestAPasswordOfTheDatabaseIsNotShown(t *testing.T) {
 		if got := fmt.Sprint(u); got != want {
 			t.Errorf("%s is shown as %s, want %s", url, got, want)
 		}
-		if bare := u.WithoutPassword(); bare.HasPassword() || strings.Contains(string(bare), "fish") || want == url && bare != u {
+		if bare := u.WithoutPassword(); bare.HasPassword() || strings.Contains(string(bare), "fish") || want == url &&
+			bare != u {
 			t.Errorf("%s without its password is %s", url, bare)
 		}
 		if got := u.HasPassword(); got != (url != want) {
@@ -49,7 +50,8 @@ func TestWhatIsNoDatabaseIsRefusedWithoutItsPassword(t *testing.T) {
 		"postgresql://attestd:xxxxx@/x?swordfish": "has the placeholder of attestd config show",
 	} {
 		_, err := none.Load(map[string]any{"store.url": url})
-		if err == nil || !strings.Contains(err.Error(), "store.url: ") || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "swordfish") {
+		if err == nil || !strings.Contains(err.Error(), "store.url: ") || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "swordfish") {
 			t.Errorf("%s: %v", url, err)
 		}
 	}

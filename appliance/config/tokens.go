@@ -51,7 +51,8 @@ func chooseTokens(path string, defaults map[string]any, layers map[string]map[st
 	if len(given) < 2 {
 		return nil
 	}
-	return fmt.Errorf("%s and %s are both set: keep %s for one token, %s for several of the same key, or %s for several keys",
+	return fmt.Errorf(
+		"%s and %s are both set: keep %s for one token, %s for several of the same key, or %s for several keys",
 		told[given[0]], told[given[1]], oneToken, severalTokens, severalKeys)
 }
 

@@ -29,7 +29,8 @@ func (c *Config) UpstreamShown() string {
 // validateUpstream checks graphql.upstream and the settings that belong to it without sending a request.
 func (c *Config) validateUpstream(check func(ok bool, format string, args ...any)) {
 	g := c.GraphQL
-	check(g.Upstream != "" || g.Source != FromProxy, "graphql.upstream: graphql.source proxy needs the address of the endpoint to forward to")
+	check(g.Upstream != "" ||
+		g.Source != FromProxy, "graphql.upstream: graphql.source proxy needs the address of the endpoint to forward to")
 	for i, h := range g.UpstreamHeaders {
 		if err := h.Check(); err != nil {
 			check(false, "graphql.upstream_headers: entry %d: %s", i+1, err)
@@ -45,7 +46,8 @@ func (c *Config) validateUpstream(check func(ok bool, format string, args ...any
 	}
 	check(g.Overlap > 0, "graphql.overlap: must be more than zero")
 	check(g.MaxLag >= 0, "graphql.max_lag: must not be negative; 0s allows any lag")
-	check(g.MaxLag <= 0 || c.Follows(), "graphql.max_lag: needs graphql.source replica and graphql.upstream, which give the lag")
+	check(g.MaxLag <= 0 ||
+		c.Follows(), "graphql.max_lag: needs graphql.source replica and graphql.upstream, which give the lag")
 	check(g.MaxLag <= 0 || g.MaxLag > g.PollInterval, "graphql.max_lag: must be more than graphql.poll_interval")
 	check(g.Fallback == "" || g.Fallback == FromProxy, "graphql.fallback: %q is not proxy or empty", g.Fallback)
 	check(g.Fallback == "" || c.Follows(), "graphql.fallback: needs graphql.source replica and graphql.upstream")
@@ -94,7 +96,8 @@ func (h Header) Check() error {
 		return errors.New(`must be in quotes and like "Name: value", "Name: file:/path" or "Name: credential:NAME"`)
 	case isFile && !filepath.IsAbs(file):
 		return fmt.Errorf("%s: file: must be followed by an absolute path", h.Name)
-	case isCredential && (credential != filepath.Base(credential) || !filepath.IsLocal(credential) || credential == "."):
+	case isCredential &&
+		(credential != filepath.Base(credential) || !filepath.IsLocal(credential) || credential == "."):
 		return fmt.Errorf("%s: credential: must be followed by a name without a slash", h.Name)
 	case h.Value == hiddenValue:
 		return fmt.Errorf("%s: has the placeholder of attestd config show; write the value", h.Name)

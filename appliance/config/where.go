@@ -62,7 +62,8 @@ func (s *Source) With(wrong, found error) error {
 		}
 	}
 	fromEnv, _ := readEnv(s.Environ)
-	return errors.Join(wrong, located(s.Path(), map[string]map[string]any{"environment": fromEnv}, errors.Join(more...)))
+	return errors.Join(wrong,
+		located(s.Path(), map[string]map[string]any{"environment": fromEnv}, errors.Join(more...)))
 }
 
 const byVariable = "the variable "

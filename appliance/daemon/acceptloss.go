@@ -13,8 +13,10 @@ import (
 )
 
 // AcceptLoss continues the journal as another log if the journal contradicts the high-water mark. Otherwise it returns
-// archive.ErrNothingLost. This appliance's daemon must not be running. Other members of the database follow automatically.
-func AcceptLoss(ctx context.Context, c *config.Config, o archive.ContinueOptions) (next archive.Continued, loss *highwater.Loss, err error) {
+// archive.ErrNothingLost. This appliance's daemon must not be running. Other members of the database follow
+// automatically.
+func AcceptLoss(ctx context.Context, c *config.Config,
+	o archive.ContinueOptions) (next archive.Continued, loss *highwater.Loss, err error) {
 	log, err := OpenLogHSM(c, nil, nil)
 	if err != nil {
 		return next, nil, err
@@ -35,7 +37,8 @@ func AcceptLoss(ctx context.Context, c *config.Config, o archive.ContinueOptions
 	return next, loss, err
 }
 
-func acceptDatabaseLoss(ctx context.Context, c *config.Config, o archive.ContinueOptions, log *LogHSM) (next archive.Continued, loss *highwater.Loss, err error) {
+func acceptDatabaseLoss(ctx context.Context, c *config.Config, o archive.ContinueOptions,
+	log *LogHSM) (next archive.Continued, loss *highwater.Loss, err error) {
 	s, err := readDatabase(c, log)
 	if err != nil {
 		return next, nil, err
@@ -64,7 +67,8 @@ func acceptDatabaseLoss(ctx context.Context, c *config.Config, o archive.Continu
 }
 
 // continueDatabase continues the journal in a database as another log. surviving is its newest checkpoint.
-func continueDatabase(ctx context.Context, c *config.Config, s *Store, surviving []byte, o archive.ContinueOptions) (next archive.Continued, err error) {
+func continueDatabase(ctx context.Context, c *config.Config, s *Store, surviving []byte,
+	o archive.ContinueOptions) (next archive.Continued, err error) {
 	event, key, secret, err := o.Successor(s.LogKey, surviving)
 	if err != nil {
 		return next, err
@@ -91,9 +95,10 @@ func continueDatabase(ctx context.Context, c *config.Config, s *Store, surviving
 	return next, highwater.Write(filepath.Join(c.DataDir, highwater.FileName), next.Head.Checkpoint)
 }
 
-// RotateLogKey continues the journal as another log with a new log key. This appliance's daemon must not be running. An operator
-// must bring the key to the other members of the database.
-func RotateLogKey(ctx context.Context, c *config.Config, o archive.ContinueOptions) (next archive.Continued, err error) {
+// RotateLogKey continues the journal as another log with a new log key. This appliance's daemon must not be running. An
+// operator must bring the key to the other members of the database.
+func RotateLogKey(ctx context.Context, c *config.Config,
+	o archive.ContinueOptions) (next archive.Continued, err error) {
 	log, err := OpenLogHSM(c, nil, nil)
 	if err != nil {
 		return next, err
@@ -114,7 +119,8 @@ func RotateLogKey(ctx context.Context, c *config.Config, o archive.ContinueOptio
 	return next, err
 }
 
-func rotateDatabaseKey(ctx context.Context, c *config.Config, o archive.ContinueOptions, log *LogHSM) (next archive.Continued, err error) {
+func rotateDatabaseKey(ctx context.Context, c *config.Config, o archive.ContinueOptions,
+	log *LogHSM) (next archive.Continued, err error) {
 	s, err := readDatabase(c, log)
 	if err != nil {
 		return next, err

@@ -17,8 +17,8 @@ import (
 	"github.com/attestd/attestd/store/redemptions"
 )
 
-// ChainFile is the file in data_dir with the events read from chains. It may be deleted while the daemon is stopped: the
-// watchtower then reads the chains again.
+// ChainFile is the file in data_dir with the events read from chains. It may be deleted while the daemon is stopped:
+// the watchtower then reads the chains again.
 const ChainFile = "chain.db"
 
 // ChainPath returns the path of ChainFile.
@@ -31,7 +31,8 @@ func Contracts(c *config.Config) []chain.Contract {
 		address, _ := appliance.ParseAddress(one.Address)
 		blocks, _ := one.Confirmations.Blocks()
 		all[i] = chain.Contract{
-			Name: one.Name, Address: address, StartBlock: one.StartBlock, Confirmations: blocks, Finalized: one.Confirmations == config.Finalized,
+			Name: one.Name, Address: address, StartBlock: one.StartBlock, Confirmations: blocks,
+			Finalized: one.Confirmations == config.Finalized,
 		}
 		for _, u := range one.RPC {
 			all[i].RPCs = append(all[i].RPCs, string(u))
@@ -53,7 +54,8 @@ func CheckChain(c *config.Config) error {
 	return errors.Join(failures...)
 }
 
-// openChain leaves r.tower nil if no contract is watched. An unusable file is moved aside, because its content is on the chains.
+// openChain leaves r.tower nil if no contract is watched. An unusable file is moved aside, because its content is on
+// the chains.
 func (r *running) openChain() (err error) {
 	if len(r.config.Chain.Contracts) == 0 {
 		return nil
@@ -64,11 +66,14 @@ func (r *running) openChain() (err error) {
 		return err
 	}
 	err = owner.Do(func() error {
-		if r.redeemed, err = redemptions.Open(path, roomForJournal*int64(r.config.Journal.MinFree)); err == nil || !errors.Is(err, redemptions.ErrDamaged) {
+		if r.redeemed, err = redemptions.Open(path, roomForJournal*int64(r.config.Journal.MinFree)); err == nil ||
+			!errors.Is(err, redemptions.ErrDamaged) {
 			return err
 		}
 		aside := path + ".damaged-" + time.Now().UTC().Format("20060102T150405Z")
-		r.logger.Error("chain: the file of redemptions is damaged and was set aside; the watchtower reads the chain again", "aside", aside, "error", err.Error())
+		r.logger.Error(
+			"chain: the file of redemptions is damaged and was set aside; the watchtower reads the chain again",
+			"aside", aside, "error", err.Error())
 		if err := os.Rename(path, aside); err != nil {
 			return err
 		}
@@ -87,7 +92,8 @@ func (r *running) openChain() (err error) {
 
 func (r *running) chainOptions() chain.Options {
 	o := chain.Options{
-		Contracts: Contracts(r.config), PollInterval: r.config.Chain.PollInterval, Store: r.redeemed, Journal: r.attestor.Journal,
+		Contracts: Contracts(r.config), PollInterval: r.config.Chain.PollInterval, Store: r.redeemed,
+		Journal: r.attestor.Journal,
 		Signers: r.chainSigners,
 		Halted:  func() bool { return r.store.Stop.State().Halted != nil },
 		Events:  r.events, Version: r.options.Version, Log: r.logger,
@@ -121,7 +127,8 @@ func (r *running) watchChains(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
 	for _, c := range r.config.Chain.Contracts {
-		r.logger.Info("chain: watching a contract", "contract", c.Name, "address", c.Address, "rpcs", len(c.RPC), "halt", r.config.Chain.Halt)
+		r.logger.Info("chain: watching a contract", "contract", c.Name, "address", c.Address, "rpcs", len(c.RPC),
+			"halt", r.config.Chain.Halt)
 	}
 	done.Go(func() { _ = r.tower.Run(ctx) }) // it ends with ctx only
 	return func() {

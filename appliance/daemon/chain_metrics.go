@@ -18,13 +18,20 @@ func newChainMetrics(w *chain.Watchtower) *chainMetrics {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	return &chainMetrics{
-		tower:         w,
-		unknown:       describe("attestd_chain_unknown_redemptions_total", "Redemptions that are not in the journal: the attestor's key signs outside this appliance. Includes redemptions known before the start."),
-		disagreements: describe("attestd_chain_disagreements_total", "Redemptions about which the RPCs of a contract disagreed."),
-		block:         describe("attestd_chain_block", "Highest block that most RPCs of the contract have been read to.", "contract"),
-		blockTime:     describe("attestd_chain_block_timestamp_seconds", "Unix time of that block; NaN before the first block was read.", "contract"),
-		matches:       describe("attestd_chain_signer_matches", "1 if the contract accepts this appliance's signatures, 0 if it has another attestor, NaN if unknown.", "contract"),
-		rpcUp:         describe("attestd_chain_rpc_up", "1 if the RPC can be read, 0 if reading fails.", "contract", "rpc"),
+		tower: w,
+		unknown: describe("attestd_chain_unknown_redemptions_total",
+			"Redemptions that are not in the journal: the attestor's key signs outside this appliance. Includes redemptions known before the start."),
+		disagreements: describe("attestd_chain_disagreements_total",
+			"Redemptions about which the RPCs of a contract disagreed."),
+		block: describe("attestd_chain_block",
+			"Highest block that most RPCs of the contract have been read to.", "contract"),
+		blockTime: describe("attestd_chain_block_timestamp_seconds",
+			"Unix time of that block; NaN before the first block was read.", "contract"),
+		matches: describe("attestd_chain_signer_matches",
+			"1 if the contract accepts this appliance's signatures, 0 if it has another attestor, NaN if unknown.",
+			"contract"),
+		rpcUp: describe("attestd_chain_rpc_up", "1 if the RPC can be read, 0 if reading fails.",
+			"contract", "rpc"),
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/attestd/attestd/appliance/files"
 )
 
-// RequireSetup returns an error on a machine without setup: there is no configuration, the environment names no token, and
-// the PIN file of the default configuration does not exist.
+// RequireSetup returns an error on a machine without setup: there is no configuration, the environment names no token,
+// and the PIN file of the default configuration does not exist.
 func RequireSetup(from *config.Source, c *config.Config) error {
 	path := from.Path()
 	_, one := from.Lookup(config.EnvName("hsm.uri"))
@@ -53,14 +53,16 @@ func checkReferences(c *config.Config) error {
 		tokens = errors.Join(tokens, err)
 	}
 	_, witnesses := readWitnesses(c)
-	return errors.Join(tokens, checkTLS(c), witnesses, checkUpstreamReferences(c), checkSinkReferences(c), checkQuorumReferences(c))
+	return errors.Join(tokens, checkTLS(c), witnesses, checkUpstreamReferences(c), checkSinkReferences(c),
+		checkQuorumReferences(c))
 }
 
 // checkTLS returns an error if a certificate or key file does not exist.
 func checkTLS(c *config.Config) error {
 	files := c.Server.TLS
 	var missing []error
-	for _, f := range []struct{ name, path string }{{"cert", files.Cert}, {"key", files.Key}, {"client_ca", files.ClientCA}} {
+	for _, f := range []struct{ name, path string }{{"cert", files.Cert}, {"key", files.Key},
+		{"client_ca", files.ClientCA}} {
 		if f.path == "" {
 			continue
 		}
@@ -71,8 +73,8 @@ func checkTLS(c *config.Config) error {
 	return errors.Join(missing...)
 }
 
-// CheckCertificate returns an error if certificate and key do not belong together. It ignores files that do not exist, which
-// CheckReferences reports, and files that this user may not read.
+// CheckCertificate returns an error if certificate and key do not belong together. It ignores files that do not exist,
+// which CheckReferences reports, and files that this user may not read.
 func CheckCertificate(c *config.Config) error {
 	files := c.Server.TLS
 	if files.Cert == "" || files.Key == "" {
@@ -130,7 +132,8 @@ func CheckUpstream(c *config.Config) error {
 	return errors.Join(failures...)
 }
 
-// checkUpstreamReferences checks the files that the settings of the upstream name. It needs no permission to read secrets.
+// checkUpstreamReferences checks the files that the settings of the upstream name. It needs no permission to read
+// secrets.
 func checkUpstreamReferences(c *config.Config) error {
 	if !c.AsksUpstream() {
 		return nil

@@ -39,7 +39,8 @@ func (m *clusterMetrics) Collect(out chan<- prometheus.Metric) {
 	for _, d := range differences(members) {
 		differ[d.Of] = true
 	}
-	for _, of := range []string{wire.DifferentPolicy, wire.DifferentScreeningList, wire.DifferentScheme, wire.DifferentSigner, wire.SharedName} {
+	for _, of := range []string{wire.DifferentPolicy, wire.DifferentScreeningList, wire.DifferentScheme,
+		wire.DifferentSigner, wire.SharedName} {
 		out <- prometheus.MustNewConstMetric(m.differ, prometheus.GaugeValue, oneIf(differ[of]), of)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-// listenConsole returns the server of the console, or none if there is no console. The admin socket's server can then make links
-// to it.
+// listenConsole returns the server of the console, or none if there is no console. The admin socket's server can then
+// make links to it.
 func (r *running) listenConsole(ctx context.Context, inside *api.Inside, admin *api.AdminOptions) ([]server, error) {
 	if r.config.Console.Listen == "" {
 		return nil, nil
@@ -34,8 +34,8 @@ func (r *running) listenConsole(ctx context.Context, inside *api.Inside, admin *
 	return []server{{"console", l, c.Serve, c.Shutdown}}, nil
 }
 
-// consoleOptions returns the options of a console that listens at an address. Other machines reach the console through the
-// API's TLS with a client certificate. This machine needs neither.
+// consoleOptions returns the options of a console that listens at an address. Other machines reach the console through
+// the API's TLS with a client certificate. This machine needs neither.
 func (r *running) consoleOptions(at net.Addr) console.Options {
 	o := console.Options{URL: &url.URL{Scheme: "http", Host: at.String()}, Logger: r.logger, Now: time.Now}
 	if config.IsLoopback(r.config.Console.Listen) {
@@ -56,7 +56,8 @@ func (r *running) oidc() *console.OIDC {
 	if c.Issuer == "" {
 		return nil
 	}
-	o := &console.OIDC{Issuer: c.Issuer, ClientID: c.ClientID, Scopes: c.Scopes, Claim: c.GroupsClaim, Roles: make(map[string]console.Role)}
+	o := &console.OIDC{Issuer: c.Issuer, ClientID: c.ClientID, Scopes: c.Scopes, Claim: c.GroupsClaim,
+		Roles: make(map[string]console.Role)}
 	for _, granted := range []struct {
 		groups []string
 		role   console.Role

@@ -28,7 +28,8 @@ func TestTheConsoleIsPlainOnThisMachineOnly(t *testing.T) {
 		{"0.0.0.0:9465", "https://console.example.com:9465", "https://console.example.com:9465", true, false},
 		{"192.0.2.1:9465", "", "https://192.0.2.1:9465", true, false},
 	} {
-		r := &running{config: &config.Config{}, logger: slog.New(slog.DiscardHandler), certificates: &api.Certificates{}}
+		r := &running{config: &config.Config{}, logger: slog.New(slog.DiscardHandler),
+			certificates: &api.Certificates{}}
 		r.config.Console.Listen, r.config.Console.URL = c.listen, c.url
 		host, _, _ := net.SplitHostPort(c.listen)
 		ip, err := netip.ParseAddr(host)
@@ -48,7 +49,8 @@ func TestAReloadLeavesTheConsoleItsCertificatesOfClients(t *testing.T) {
 	r.config.Console.Listen = "192.0.2.1:9465"
 	next := &config.Config{}
 	next.Server.TLS.Cert, next.Server.TLS.Key = "cert.pem", "key.pem"
-	if _, err := r.prepareTLS(next); err == nil || !strings.Contains(err.Error(), "the console at 192.0.2.1:9465 accepts client certificates") {
+	if _, err := r.prepareTLS(next); err == nil ||
+		!strings.Contains(err.Error(), "the console at 192.0.2.1:9465 accepts client certificates") {
 		t.Error(err)
 	}
 }

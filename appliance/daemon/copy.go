@@ -25,9 +25,10 @@ const unfinishedCopy = archive.StoreFile + ".copy"
 // BoltDir returns the folder of a store that is named bolt:DATA_DIR.
 func BoltDir(ref string) (dir string, isFile bool) { return strings.CutPrefix(ref, "bolt:") }
 
-// CopyStore copies API keys and journal from one store into an empty one. Each is bolt:DATA_DIR or a database's URL. See
-// archive.Copy.
-func CopyStore(ctx context.Context, c *config.Config, from, to string, progress func(done, total int64)) (copied archive.Copied, err error) {
+// CopyStore copies API keys and journal from one store into an empty one. Each is bolt:DATA_DIR or a database's URL.
+// See archive.Copy.
+func CopyStore(ctx context.Context, c *config.Config, from, to string,
+	progress func(done, total int64)) (copied archive.Copied, err error) {
 	log, err := OpenLogHSM(c, nil, nil)
 	if err != nil {
 		return copied, err
@@ -61,7 +62,8 @@ func CopyStore(ctx context.Context, c *config.Config, from, to string, progress 
 			return finish(ctx, checkpoint)
 		}
 	}
-	copied, err = archive.Copy(ctx, archive.CopySource{Keys: source.Keys, Leaves: archive.LeavesOf(source.Journal), Verifier: source.LogKey.Verifier}, target, progress)
+	copied, err = archive.Copy(ctx, archive.CopySource{Keys: source.Keys, Leaves: archive.LeavesOf(source.Journal),
+		Verifier: source.LogKey.Verifier}, target, progress)
 	if err == nil {
 		err = mark.remove()
 	}
@@ -83,7 +85,9 @@ func at(c *config.Config, ref string) *config.Config {
 func openSource(ctx context.Context, c *config.Config, ref string) (*Store, error) {
 	s, err := ReadStore(at(c, ref))
 	if errors.Is(err, bolt.ErrInUse) {
-		return nil, fmt.Errorf("%w: the copy would lack attestations made during copying; stop attestd first: systemctl stop attestd. To copy most of it before: attestd store copy --prepare", err)
+		return nil,
+			fmt.Errorf(
+				"%w: the copy would lack attestations made during copying; stop attestd first: systemctl stop attestd. To copy most of it before: attestd store copy --prepare", err)
 	}
 	if err != nil {
 		return nil, err
@@ -103,7 +107,8 @@ func refuseLiveMembers(ctx context.Context, database *postgres.Store) error {
 	}
 	for _, m := range members {
 		if m.Live {
-			return fmt.Errorf("the appliance %s uses it (seen %s ago), so the copy would lack attestations made during copying; stop attestd on %[1]s first: systemctl stop attestd", m.Name, max(0, time.Since(m.LastSeen)).Round(time.Second))
+			return fmt.Errorf(
+				"the appliance %s uses it (seen %s ago), so the copy would lack attestations made during copying; stop attestd on %[1]s first: systemctl stop attestd", m.Name, max(0, time.Since(m.LastSeen)).Round(time.Second))
 		}
 	}
 	return nil
@@ -128,7 +133,8 @@ func openTarget(c *config.Config, ref string, key appliance.LogKey) (archive.Cop
 }
 
 // openFileTarget writes the copy under another name. The finished copy gets the name of the store.
-func openFileTarget(c *config.Config, dir string, key appliance.LogKey) (t archive.CopyTarget, end func() error, err error) {
+func openFileTarget(c *config.Config, dir string,
+	key appliance.LogKey) (t archive.CopyTarget, end func() error, err error) {
 	name, unfinished := filepath.Join(dir, archive.StoreFile), filepath.Join(dir, unfinishedCopy)
 	if files.Exists(name) {
 		return t, nil, fmt.Errorf("%s exists: the target of a copy must be an empty store", name)
@@ -155,7 +161,8 @@ func openFileTarget(c *config.Config, dir string, key appliance.LogKey) (t archi
 			return archive.TreeOf(ctx, store.Journal(), key.Verifier)
 		},
 		Finish: func(context.Context, []byte) error {
-			if err := errors.Join(store.Close(), os.Link(unfinished, name)); err != nil { // unlike a rename, a link replaces nothing
+			if err := errors.Join(store.Close(), os.Link(unfinished, name)); err != nil {
+				// unlike a rename, a link replaces nothing
 				return err
 			}
 			return errors.Join(os.Remove(unfinished), files.SyncFolder(dir))

@@ -69,7 +69,8 @@ func openDatabase(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error)
 	options := postgres.Options{
 		Versions: filepath.Join(c.DataDir, versionsFile),
 		Counts:   filepath.Join(c.DataDir, countsFile),
-		Signer:   key.Signer, Verifier: key.Verifier, MaxAhead: c.Journal.MaxAhead, Logger: o.Logger, Pending: o.Pending,
+		Signer:   key.Signer, Verifier: key.Verifier, MaxAhead: c.Journal.MaxAhead, Logger: o.Logger,
+		Pending: o.Pending,
 	}
 	if o.Member != nil {
 		name, err := MemberName(c)
@@ -95,8 +96,8 @@ func openDatabase(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error)
 	return s, err
 }
 
-// readDatabase opens the database to read. If journal.key names another key than log.key, MACs are not verified: attestd log
-// rotate-key then continues the log.
+// readDatabase opens the database to read. If journal.key names another key than log.key, MACs are not verified:
+// attestd log rotate-key then continues the log.
 func readDatabase(c *config.Config, log *LogHSM) (*Store, error) {
 	key, err := archive.ReadLogKey(c.DataDir)
 	if err != nil {
@@ -113,7 +114,8 @@ func databaseStore(c *config.Config, key appliance.LogKey, o postgres.Options) (
 	if err != nil {
 		return nil, fmt.Errorf("store.url: %w", err)
 	}
-	s := &Store{Keys: store.Keys(), Journal: store.Journal(), LogKey: key, Rates: store.Rates(), Database: store, storage: store}
+	s := &Store{Keys: store.Keys(), Journal: store.Journal(), LogKey: key, Rates: store.Rates(), Database: store,
+		storage: store}
 	if s.Stop, err = stop.New(store, time.Now); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
@@ -139,7 +141,8 @@ func (s *Store) Cluster(ctx context.Context) (c wire.Cluster, err error) {
 	c.Members = make([]wire.Member, len(members))
 	for i, m := range members {
 		c.Members[i] = wire.Member{
-			Name: m.Name, Version: m.Version, Instance: m.Instance, SignerAddress: m.Signer, Scheme: m.Scheme, Policy: m.Policy,
+			Name: m.Name, Version: m.Version, Instance: m.Instance, SignerAddress: m.Signer, Scheme: m.Scheme,
+			Policy:        m.Policy,
 			ScreeningList: m.Screening, Size: m.Size, LastSeen: m.LastSeen,
 		}
 	}
@@ -187,14 +190,15 @@ func differences(members []postgres.Member) []wire.Difference {
 	}
 	for _, m := range members {
 		if m.Shared {
-			found = append(found, wire.Difference{Of: wire.SharedName, Values: []wire.DifferentValue{{Value: m.Name, Members: []string{m.Name}}}})
+			found = append(found, wire.Difference{Of: wire.SharedName,
+				Values: []wire.DifferentValue{{Value: m.Name, Members: []string{m.Name}}}})
 		}
 	}
 	return found
 }
 
-// sharedLogKey reads log.key. It creates log.key only if the database has no journal yet, because a later member with a different
-// key could not continue the journal.
+// sharedLogKey reads log.key. It creates log.key only if the database has no journal yet, because a later member with a
+// different key could not continue the journal.
 func sharedLogKey(c *config.Config, log *LogHSM) (appliance.LogKey, error) {
 	path := filepath.Join(c.DataDir, archive.LogKeyFile)
 	ctx, cancel := context.WithTimeout(context.Background(), databaseStartTimeout)
@@ -207,10 +211,14 @@ func sharedLogKey(c *config.Config, log *LogHSM) (appliance.LogKey, error) {
 	}
 	other, err := postgres.LogOf(ctx, string(c.Store.URL))
 	if err != nil {
-		return appliance.LogKey{}, fmt.Errorf("%s is missing, and the database is unavailable, so attestd cannot tell whether the database has a journal already: %w", path, err)
+		return appliance.LogKey{},
+			fmt.Errorf(
+				"%s is missing, and the database is unavailable, so attestd cannot tell whether the database has a journal already: %w", path, err)
 	}
 	if other != "" {
-		return appliance.LogKey{}, fmt.Errorf("%s is missing, but the database has the journal %s: copy the log key from a member: attestd setup --bundle FILE there, attestd setup --join FILE here", path, other)
+		return appliance.LogKey{},
+			fmt.Errorf(
+				"%s is missing, but the database has the journal %s: copy the log key from a member: attestd setup --bundle FILE there, attestd setup --join FILE here", path, other)
 	}
 	return openLogKey(c, log)
 }
@@ -236,7 +244,8 @@ func adoptNextKey(ctx context.Context, c *config.Config) error {
 }
 
 // copyIntoFile copies journal and API keys into a file store in a folder of dataDir. end removes the folder.
-func copyIntoFile(ctx context.Context, s *Store, dataDir string) (file archive.Snapshotter, end func() error, err error) {
+func copyIntoFile(ctx context.Context, s *Store,
+	dataDir string) (file archive.Snapshotter, end func() error, err error) {
 	dir, err := os.MkdirTemp(dataDir, ".backup-*")
 	if err != nil {
 		return nil, nil, err
@@ -246,11 +255,13 @@ func copyIntoFile(ctx context.Context, s *Store, dataDir string) (file archive.S
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}()
-	store, err := bolt.Open(filepath.Join(dir, archive.StoreFile), bolt.Options{Signer: s.LogKey.Signer, Verifier: s.LogKey.Verifier})
+	store, err := bolt.Open(filepath.Join(dir, archive.StoreFile),
+		bolt.Options{Signer: s.LogKey.Signer, Verifier: s.LogKey.Verifier})
 	if err != nil {
 		return nil, nil, err
 	}
-	_, err = archive.Copy(ctx, archive.CopySource{Keys: s.Keys, Leaves: archive.LeavesOf(s.Unguarded()), Verifier: s.LogKey.Verifier}, archive.CopyTarget{
+	_, err = archive.Copy(ctx, archive.CopySource{Keys: s.Keys, Leaves: archive.LeavesOf(s.Unguarded()),
+		Verifier: s.LogKey.Verifier}, archive.CopyTarget{
 		Keys: store.Keys(), Journal: store.Journal(), Import: store.Import,
 		Tree: func(ctx context.Context) (tlog.Tree, error) {
 			return archive.TreeOf(ctx, store.Journal(), s.LogKey.Verifier)
@@ -288,7 +299,8 @@ func (j *unproven) Ready(ctx context.Context) error {
 }
 
 // Append implements appliance.Journal.
-func (j *unproven) Append(ctx context.Context, r appliance.Record, conditions ...appliance.Condition) (appliance.Entry, bool, error) {
+func (j *unproven) Append(ctx context.Context, r appliance.Record,
+	conditions ...appliance.Condition) (appliance.Entry, bool, error) {
 	if err := j.prove(ctx); err != nil {
 		return appliance.Entry{}, false, err
 	}

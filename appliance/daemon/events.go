@@ -26,7 +26,8 @@ func (r *running) openEvents() {
 	if r.store.Database != nil {
 		member, _ = MemberName(r.config) // opening the store has validated it
 	}
-	r.events = appliance.NewEvents(appliance.EventsOptions{Journal: r.attestor.Journal, Logger: r.logger, Member: member})
+	r.events = appliance.NewEvents(
+		appliance.EventsOptions{Journal: r.attestor.Journal, Logger: r.logger, Member: member})
 	r.attestor.Events = r.events
 }
 
@@ -42,8 +43,8 @@ func (r *running) closeEvents() {
 	}
 }
 
-// began records the start of the daemon, with its keys. It waits up to startedTimeout for the journal, so that the event usually
-// precedes all others.
+// began records the start of the daemon, with its keys. It waits up to startedTimeout for the journal, so that the
+// event usually precedes all others.
 func (r *running) began() {
 	r.events.Record(appliance.Event{Kind: appliance.EventStarted, Details: map[string]string{
 		"version": r.options.Version, appliance.DetailSigners: r.keysTold.begin(),
@@ -103,7 +104,8 @@ func (w *tokenWatch) look(all []hsm.Standing, now time.Time) (events []appliance
 		if s.Ready != lost {
 			continue
 		}
-		details := map[string]string{"token": s.Name, "position": strconv.Itoa(s.Position), "ready": strconv.Itoa(ready)}
+		details := map[string]string{"token": s.Name, "position": strconv.Itoa(s.Position),
+			"ready": strconv.Itoa(ready)}
 		event := appliance.Event{Kind: appliance.EventHSMLost, Details: details}
 		if lost {
 			event.Kind = appliance.EventHSMFound

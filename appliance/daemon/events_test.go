@@ -33,7 +33,8 @@ func TestATokenIsLostAndFound(t *testing.T) {
 		{[]bool{true, false}, "hsm_lost position:2 ready:1 token:token2 why:no answer"},
 		{[]bool{true, false}, ""},
 		{[]bool{false, false}, "hsm_lost position:1 ready:0 token:token1 why:no answer"},
-		{[]bool{true, true}, "hsm_found away:1s position:1 ready:2 token:token1; hsm_found away:3s position:2 ready:2 token:token2"},
+		{[]bool{true, true},
+			"hsm_found away:1s position:1 ready:2 token:token1; hsm_found away:3s position:2 ready:2 token:token2"},
 		{[]bool{true, true}, ""},
 	} {
 		var got []string

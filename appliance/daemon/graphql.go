@@ -23,9 +23,11 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 	options := graphql.Options{
 		StaleIfError: c.StaleIfError,
 		Limits: graphql.Limits{
-			MaxQueryBytes: int(c.MaxQuery), MaxVariablesBytes: int(c.MaxVariables), MaxResponseBytes: int(c.MaxResponse),
-			MaxTokens: c.MaxTokens, MaxDepth: c.MaxDepth, MaxRootFields: c.MaxRootFields, MaxAliases: c.MaxAliases,
-			MaxCost: c.MaxCost, Timeout: c.Timeout,
+			MaxQueryBytes: int(c.MaxQuery), MaxVariablesBytes: int(c.MaxVariables),
+			MaxResponseBytes: int(c.MaxResponse),
+			MaxTokens:        c.MaxTokens, MaxDepth: c.MaxDepth, MaxRootFields: c.MaxRootFields,
+			MaxAliases: c.MaxAliases,
+			MaxCost:    c.MaxCost, Timeout: c.Timeout,
 		},
 		Executions:      c.Executions,
 		Attesting:       r.attestor.Active,
@@ -60,19 +62,24 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 	}
 	var routes []api.Route
 	for _, method := range graphqlMethods {
-		route := api.Route{Method: method, Path: GraphQLPath, Scope: appliance.ScopeGraphQL, Open: !c.RequireKey, Rate: r.config.Limits.GraphQLRate, ReadsBody: true, Origins: origins, EndsWithClient: true, Read: true, Handler: handler}
+		route := api.Route{Method: method, Path: GraphQLPath, Scope: appliance.ScopeGraphQL, Open: !c.RequireKey,
+			Rate: r.config.Limits.GraphQLRate, ReadsBody: true, Origins: origins, EndsWithClient: true, Read: true,
+			Handler: handler}
 		if method == fiber.MethodOptions {
 			route.Open = true
 		}
 		routes = append(routes, route)
 	}
-	routes = append(routes, api.Route{Method: fiber.MethodGet, Path: "/api/rest/health", Origins: origins, Handler: endpoint.Health})
+	routes = append(routes,
+		api.Route{Method: fiber.MethodGet, Path: "/api/rest/health", Origins: origins, Handler: endpoint.Health})
 	if c.Playground {
 		playground := graphiql.New(graphiql.Options{Endpoint: GraphQLPath, RequiresKey: c.RequireKey})
 		for _, path := range []string{"/graphiql", "/graphiql/assets/*"} {
-			routes = append(routes, api.Route{Method: fiber.MethodGet, Path: path, Rate: r.config.Limits.GraphQLRate, Handler: playground})
+			routes = append(routes,
+				api.Route{Method: fiber.MethodGet, Path: path, Rate: r.config.Limits.GraphQLRate, Handler: playground})
 		}
-		routes = append(routes, api.Route{Method: fiber.MethodGet, Path: "/graphiql/", Rate: r.config.Limits.GraphQLRate, Handler: graphiql.Lead})
+		routes = append(routes, api.Route{Method: fiber.MethodGet, Path: "/graphiql/",
+			Rate: r.config.Limits.GraphQLRate, Handler: graphiql.Lead})
 	}
 	return routes, nil
 }

@@ -64,7 +64,8 @@ func parseTokens(k config.AttestorKey) (uris []hsm.URI, err error) {
 	return uris, nil
 }
 
-// NamedKeys returns the names and states of the configured attestor keys, to which API keys may be bound. They have no Signer.
+// NamedKeys returns the names and states of the configured attestor keys, to which API keys may be bound. They have no
+// Signer.
 func NamedKeys(c *config.Config) (keys []appliance.AttestorKey) {
 	for _, k := range c.HSM.Keys {
 		keys = append(keys, appliance.AttestorKey{Name: k.Name, State: k.State})
@@ -85,16 +86,19 @@ func sandboxRules(c *config.Config) sandbox.Rules {
 	}
 }
 
-// tokensOpener returns a function that opens all tokens of a key. It starts one worker per token, which loads the library and opens
-// the token and the key. Of several tokens, it uses those whose key has the expected address; nil means that none is expected.
-func tokensOpener(c *config.Config, k config.AttestorKey, uris []hsm.URI, logins *worker.Logins, logger *slog.Logger) func(context.Context, *appliance.Address) (*hsm.Tokens, error) {
+// tokensOpener returns a function that opens all tokens of a key. It starts one worker per token, which loads the
+// library and opens the token and the key. Of several tokens, it uses those whose key has the expected address; nil
+// means that none is expected.
+func tokensOpener(c *config.Config, k config.AttestorKey, uris []hsm.URI, logins *worker.Logins,
+	logger *slog.Logger) func(context.Context, *appliance.Address) (*hsm.Tokens, error) {
 	places := make([]hsm.Place, len(uris))
 	for i, uri := range uris {
 		log := logger
 		if len(uris) > 1 {
 			log = logger.With("position", i+1, "token", uri.Token)
 		}
-		open := worker.Opener(worker.Options{HSM: HSMOptions(c, uri, nil), CallTimeout: c.HSMCallTimeout(), Logins: logins, Sandbox: sandboxRules(c), Logger: log})
+		open := worker.Opener(worker.Options{HSM: HSMOptions(c, uri, nil), CallTimeout: c.HSMCallTimeout(),
+			Logins: logins, Sandbox: sandboxRules(c), Logger: log})
 		places[i] = hsm.Place{URI: uri, Open: func(ctx context.Context) (hsm.TokenSigner, error) {
 			signer, err := open(ctx)
 			if err != nil { // a nil *Signer in a TokenSigner is not nil
@@ -106,12 +110,14 @@ func tokensOpener(c *config.Config, k config.AttestorKey, uris []hsm.URI, logins
 	return func(ctx context.Context, expected *appliance.Address) (*hsm.Tokens, error) {
 		ctx, cancel := context.WithTimeout(ctx, hsmStartTimeout)
 		defer cancel()
-		tokens, err := hsm.OpenTokens(ctx, places, hsm.TokensOptions{Expected: expected, CallTimeout: c.HSMCallTimeout(), Logger: logger})
+		tokens, err := hsm.OpenTokens(ctx, places,
+			hsm.TokensOptions{Expected: expected, CallTimeout: c.HSMCallTimeout(), Logger: logger})
 		switch {
 		case err != nil && len(uris) == 1:
 			return nil, WithRemedy(err)
 		case err != nil:
-			return nil, fmt.Errorf("no token of %s can be used; run attestd doctor for the remedies:\n%w", cmp.Or(k.Name, "hsm.uris"), err)
+			return nil, fmt.Errorf("no token of %s can be used; run attestd doctor for the remedies:\n%w",
+				cmp.Or(k.Name, "hsm.uris"), err)
 		}
 		return tokens, nil
 	}
@@ -121,11 +127,14 @@ func tokensOpener(c *config.Config, k config.AttestorKey, uris []hsm.URI, logins
 func WithRemedy(err error) error {
 	switch {
 	case errors.Is(err, hsm.ErrNoToken):
-		return fmt.Errorf("%w\nthe PKCS#11 library finds no device or server of the HSM: check that it is up, and that the library's own configuration names it", err)
+		return fmt.Errorf(
+			"%w\nthe PKCS#11 library finds no device or server of the HSM: check that it is up, and that the library's own configuration names it", err)
 	case errors.Is(err, hsm.ErrOtherKeys):
-		return fmt.Errorf("%w\ncorrect object or id in hsm.uri, then start attestd again: systemctl restart attestd", err)
+		return fmt.Errorf("%w\ncorrect object or id in hsm.uri, then start attestd again: systemctl restart attestd",
+			err)
 	case errors.Is(err, hsm.ErrNotFound):
-		return fmt.Errorf("%w\ncorrect hsm.uri; on a new appliance, create the token and the key: attestd hsm init", err)
+		return fmt.Errorf("%w\ncorrect hsm.uri; on a new appliance, create the token and the key: attestd hsm init",
+			err)
 	}
 	return err
 }

@@ -35,8 +35,8 @@ func (s server) Serve() error {
 // alreadyShut is the shutdown of further listeners of the same server.
 func alreadyShut(context.Context) error { return nil }
 
-// listen opens all sockets before any is served, so that a port in use is an error at once. The API's server is shut down
-// first.
+// listen opens all sockets before any is served, so that a port in use is an error at once. The API's server is shut
+// down first.
 func (r *running) listen(ctx context.Context) (servers []server, err error) {
 	defer func() {
 		if err != nil {
@@ -80,7 +80,8 @@ func (r *running) listen(ctx context.Context) (servers []server, err error) {
 	}
 	servers = append(servers, console...) // it uses the admin socket's server
 	admin := api.NewAdmin(options)
-	servers = append(servers, server{"admin", l, admin.Serve, admin.Shutdown}, server{"admin", inside, admin.Serve, alreadyShut})
+	servers = append(servers, server{"admin", l, admin.Serve, admin.Shutdown},
+		server{"admin", inside, admin.Serve, alreadyShut})
 
 	if r.config.Metrics.Listen == "" {
 		return servers, nil
@@ -99,7 +100,8 @@ func (r *running) refuseLibrary(pid int) error {
 	marked, err := sandbox.Marked(pid)
 	if marked {
 		err = fmt.Errorf("process %d is the HSM's library", pid)
-		r.logger.Error("the HSM's library tried to use the admin socket and was refused; the library is not trustworthy: replace it, and the attestor key", "pid", pid)
+		r.logger.Error(
+			"the HSM's library tried to use the admin socket and was refused; the library is not trustworthy: replace it, and the attestor key", "pid", pid)
 	}
 	return err
 }
@@ -129,9 +131,12 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%s: in use by another program (find it with: ss -ltnp): %w", address, syscall.EADDRINUSE)
+		return nil,
+			fmt.Errorf("%s: in use by another program (find it with: ss -ltnp): %w", address, syscall.EADDRINUSE)
 	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("listen on %s: %w: a port below 1024 needs CAP_NET_BIND_SERVICE, which attestd.service has", address, syscall.EACCES)
+		return nil,
+			fmt.Errorf("listen on %s: %w: a port below 1024 needs CAP_NET_BIND_SERVICE, which attestd.service has",
+				address, syscall.EACCES)
 	}
 	var why *os.SyscallError
 	if errors.As(err, &why) {
@@ -194,8 +199,8 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 	}
 }
 
-// otherDescriptors is the number of file descriptors for everything except connections of the API: files, HSM, admin socket,
-// upstream.
+// otherDescriptors is the number of file descriptors for everything except connections of the API: files, HSM, admin
+// socket, upstream.
 const otherDescriptors = 256
 
 // maxConnections returns server.max_connections, or less if the limit of open files is too low.
@@ -206,7 +211,8 @@ func (r *running) maxConnections() int {
 		return most
 	}
 	room := max(int(files.Cur)-otherDescriptors, int(files.Cur)/4, 1)
-	r.logger.Warn("server.max_connections exceeds the limit of open files: raise LimitNOFILE= of the unit (ulimit -n), or lower server.max_connections",
+	r.logger.Warn(
+		"server.max_connections exceeds the limit of open files: raise LimitNOFILE= of the unit (ulimit -n), or lower server.max_connections",
 		"server.max_connections", most, "open_files", files.Cur, "connections", room)
 	return room
 }

@@ -19,14 +19,15 @@ import (
 	"github.com/attestd/attestd/hsm/worker"
 )
 
-// LogHSM is an appliance.LogSigner with the key that journal.key names. A nil LogHSM means that the log key is in log.key.
+// LogHSM is an appliance.LogSigner with the key that journal.key names. A nil LogHSM means that the log key is in
+// log.key.
 type LogHSM struct {
 	worker  *worker.Signer
 	timeout time.Duration // of a signature
 }
 
-// OpenLogHSM opens the log key in the HSM. It returns nil if journal.key is empty. A command of root starts the worker as the owner of
-// data_dir, and decrypts the PIN if it is a credential of the service.
+// OpenLogHSM opens the log key in the HSM. It returns nil if journal.key is empty. A command of root starts the worker
+// as the owner of data_dir, and decrypts the PIN if it is a credential of the service.
 func OpenLogHSM(c *config.Config, logger *slog.Logger, logins *worker.Logins) (*LogHSM, error) {
 	if c.Journal.Key == "" {
 		return nil, nil
@@ -37,7 +38,8 @@ func OpenLogHSM(c *config.Config, logger *slog.Logger, logins *worker.Logins) (*
 	}
 	options := HSMOptions(c, uri, nil)
 	options.Sessions, options.Algorithm = 1, hsm.Ed25519
-	o := worker.Options{HSM: options, CallTimeout: c.HSMCallTimeout(), Logins: logins, Sandbox: sandboxRules(c), Logger: logger}
+	o := worker.Options{HSM: options, CallTimeout: c.HSMCallTimeout(), Logins: logins, Sandbox: sandboxRules(c),
+		Logger: logger}
 	if logger != nil {
 		o.Logger = logger.With("key", "journal.key")
 	}
@@ -118,13 +120,16 @@ func (l *LogHSM) checkLogKey(key appliance.LogKey) error {
 	const rotate = "attestd log rotate-key --reason REASON (with attestd stopped)"
 	switch {
 	case l == nil && !key.IsFile():
-		return fmt.Errorf("%s has only the verifier key %s, whose secret is in an HSM: set journal.key to that key, or continue the log with a key in a file: %s",
+		return fmt.Errorf(
+			"%s has only the verifier key %s, whose secret is in an HSM: set journal.key to that key, or continue the log with a key in a file: %s",
 			archive.LogKeyFile, key.VerifierText, rotate)
 	case l != nil && key.IsFile():
-		return fmt.Errorf("%s holds a secret key, but journal.key names a key in an HSM: continue the log with that key: %s; or remove journal.key",
+		return fmt.Errorf(
+			"%s holds a secret key, but journal.key names a key in an HSM: continue the log with that key: %s; or remove journal.key",
 			archive.LogKeyFile, rotate)
 	case l != nil && !key.PublicKey().Equal(l.PublicKey()):
-		return fmt.Errorf("journal.key names another key than %s, which has %s: correct journal.key, or continue the log with the new key: %s",
+		return fmt.Errorf(
+			"journal.key names another key than %s, which has %s: correct journal.key, or continue the log with the new key: %s",
 			archive.LogKeyFile, key.VerifierText, rotate)
 	}
 	return nil

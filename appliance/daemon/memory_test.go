@@ -19,10 +19,13 @@ func TestTheHeapStaysBelowWhatTheServiceManagerGrants(t *testing.T) {
 		group string            // as of /proc/self/cgroup
 		want  int64
 	}{
-		"high":               {map[string]string{"a/b/memory.high": "268435456\n", "a/b/memory.max": "max\n"}, "0::/a/b\n", 192 * mib},
-		"max":                {map[string]string{"a/b/memory.high": "max\n", "a/b/memory.max": "134217728\n"}, "0::/a/b\n", 96 * mib},
-		"plenty":             {map[string]string{"a/b/memory.high": "8589934592\n"}, "0::/a/b\n", 320 * mib},
-		"no limit":           {map[string]string{"a/b/memory.high": "max\n", "a/b/memory.max": "max\n"}, "0::/a/b\n", 320 * mib},
+		"high": {map[string]string{"a/b/memory.high": "268435456\n", "a/b/memory.max": "max\n"},
+			"0::/a/b\n", 192 * mib},
+		"max": {map[string]string{"a/b/memory.high": "max\n", "a/b/memory.max": "134217728\n"},
+			"0::/a/b\n", 96 * mib},
+		"plenty": {map[string]string{"a/b/memory.high": "8589934592\n"}, "0::/a/b\n", 320 * mib},
+		"no limit": {map[string]string{"a/b/memory.high": "max\n", "a/b/memory.max": "max\n"}, "0::/a/b\n",
+			320 * mib},
 		"of a container":     {map[string]string{"memory.max": "268435456\n"}, "0::/\n", 192 * mib},
 		"older groups, too":  {map[string]string{"a/memory.high": "268435456\n"}, "4:memory:/x\n0::/a\n", 192 * mib},
 		"no groups":          {nil, "", 320 * mib},

@@ -95,11 +95,12 @@ func (r *running) settingsInEffect() postgres.Settings {
 	if governed == nil { // during the start
 		return postgres.Settings{Signer: signer}
 	}
-	return postgres.Settings{Signer: signer, Scheme: r.attestor.Scheme.String(), Policy: governed.Policy.hash(), Screening: governed.Screening.hash()}
+	return postgres.Settings{Signer: signer, Scheme: r.attestor.Scheme.String(), Policy: governed.Policy.hash(),
+		Screening: governed.Screening.hash()}
 }
 
-// governFirst puts the first policy of a start into effect. If the configuration no longer names a policy, the journal gets an event
-// for that, too.
+// governFirst puts the first policy of a start into effect. If the configuration no longer names a policy, the journal
+// gets an event for that, too.
 func (r *running) governFirst(before rules, p *appliance.Policy) {
 	r.govern(p)
 	governed := *r.governed.Load()
@@ -108,12 +109,13 @@ func (r *running) governFirst(before rules, p *appliance.Policy) {
 		r.events.Record(policyEvent(before, governed, ""))
 	}
 	if err := governed.write(r.config.DataDir); err != nil { // the next start compares with older rules
-		r.logger.Warn("policy: cannot save the policy's size, so the next start cannot detect a shortened policy", "error", err.Error())
+		r.logger.Warn("policy: cannot save the policy's size, so the next start cannot detect a shortened policy",
+			"error", err.Error())
 	}
 }
 
-// policyEvent returns the event of a policy that replaces another one. It has the hash of each file in effect. by is empty at the
-// start of the daemon.
+// policyEvent returns the event of a policy that replaces another one. It has the hash of each file in effect. by is
+// empty at the start of the daemon.
 func policyEvent(before, next rules, by string) appliance.Event {
 	details := map[string]string{
 		"policy": next.Policy.hash(), "policyBefore": before.Policy.hash(),

@@ -18,7 +18,8 @@ import (
 
 // PrepareCopy copies the records from a store in use into an empty one, so that CopyStore has only the newest to copy.
 // running are the leaves of a store in a file, which only the daemon can read; nil for a database. See archive.Prepare.
-func PrepareCopy(ctx context.Context, c *config.Config, from, to string, running archive.Leaves, progress func(done, total int64)) (tree tlog.Tree, err error) {
+func PrepareCopy(ctx context.Context, c *config.Config, from, to string, running archive.Leaves,
+	progress func(done, total int64)) (tree tlog.Tree, err error) {
 	log, err := OpenLogHSM(c, nil, nil)
 	if err != nil {
 		return tree, err
@@ -48,14 +49,15 @@ func PrepareCopy(ctx context.Context, c *config.Config, from, to string, running
 	if target.Verified, err = mark.of(ctx, to, key, target); err != nil {
 		return tree, err
 	}
-	if tree, err = archive.Prepare(ctx, archive.CopySource{Leaves: running, Verifier: key.Verifier}, target, progress); err != nil {
+	if tree, err = archive.Prepare(ctx, archive.CopySource{Leaves: running, Verifier: key.Verifier}, target,
+		progress); err != nil {
 		return tree, err
 	}
 	return tree, mark.write(c, to, key, tree)
 }
 
-// preparedMark is a folder with the file of the records that PrepareCopy has read back. Without it, or with a wrong one,
-// CopyStore reads back all records.
+// preparedMark is a folder with the file of the records that PrepareCopy has read back. Without it, or with a wrong
+// one, CopyStore reads back all records.
 type preparedMark string
 
 const preparedFile = "store-copy.prepared"
@@ -71,7 +73,8 @@ type preparedCopy struct {
 func (m preparedMark) path() string { return filepath.Join(string(m), preparedFile) }
 
 // of returns the tree that is prepared in the target, or the zero tree. It removes the mark of another target.
-func (m preparedMark) of(ctx context.Context, to string, key appliance.LogKey, target archive.CopyTarget) (tlog.Tree, error) {
+func (m preparedMark) of(ctx context.Context, to string, key appliance.LogKey,
+	target archive.CopyTarget) (tlog.Tree, error) {
 	there, err := target.Tree(ctx)
 	if err != nil {
 		return tlog.Tree{}, fmt.Errorf("what is in the target: %w", err)

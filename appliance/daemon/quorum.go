@@ -30,7 +30,8 @@ func (r *running) openQuorum() error {
 	}
 	for _, m := range members {
 		if slices.Contains(r.attestor.Addresses(), m.Signer) {
-			return fmt.Errorf("quorum.members: %s: signer %s is the key of this appliance: each member has its own key", m.Name, m.Signer)
+			return fmt.Errorf("quorum.members: %s: signer %s is the key of this appliance: each member has its own key",
+				m.Name, m.Signer)
 		}
 	}
 	contract, _ := appliance.ParseAddress(r.config.Quorum.Contract) // validated
@@ -40,7 +41,8 @@ func (r *running) openQuorum() error {
 	})
 	r.attestor.Cosign = r.quorum.Cosign
 	r.registry.MustRegister(newQuorumMetrics(r.quorum))
-	r.logger.Info("quorum: attestations need several members", "threshold", r.config.Quorum.Threshold, "members", len(members)+1, "contract", contract.String())
+	r.logger.Info("quorum: attestations need several members", "threshold", r.config.Quorum.Threshold,
+		"members", len(members)+1, "contract", contract.String())
 	return nil
 }
 
@@ -60,8 +62,8 @@ func quorumMembers(c *config.Config) (members []quorum.Member, err error) {
 	return members, nil
 }
 
-// checkQuorumReferences returns an error if the API key or the certificate authorities of a member are missing. This user
-// may not be allowed to read them, and only the service can read a credential.
+// checkQuorumReferences returns an error if the API key or the certificate authorities of a member are missing. This
+// user may not be allowed to read them, and only the service can read a credential.
 func checkQuorumReferences(c *config.Config) error {
 	var failures []error
 	for _, m := range c.Quorum.Members {
@@ -109,10 +111,13 @@ type quorumMetrics struct {
 func newQuorumMetrics(q *quorum.Quorum) *quorumMetrics {
 	return &quorumMetrics{
 		quorum: q,
-		answers: prometheus.NewDesc("attestd_quorum_answers_total", "Answers of a member to this coordinator: signed, refused (by its rules), failed, or invalid: "+
-			"a wrong digest or signer, or a signature that does not verify.", []string{"member", "result"}, nil),
-		failing: prometheus.NewDesc("attestd_quorum_member_failing", "1 while a member's last answer was neither a signature nor a refusal, else 0.", []string{"member"}, nil),
-		seconds: prometheus.NewDesc("attestd_quorum_signature_seconds", "Number of signatures of a member, and how long they took, its network included.", []string{"member"}, nil),
+		answers: prometheus.NewDesc("attestd_quorum_answers_total",
+			"Answers of a member to this coordinator: signed, refused (by its rules), failed, or invalid: "+
+				"a wrong digest or signer, or a signature that does not verify.", []string{"member", "result"}, nil),
+		failing: prometheus.NewDesc("attestd_quorum_member_failing",
+			"1 while a member's last answer was neither a signature nor a refusal, else 0.", []string{"member"}, nil),
+		seconds: prometheus.NewDesc("attestd_quorum_signature_seconds",
+			"Number of signatures of a member, and how long they took, its network included.", []string{"member"}, nil),
 	}
 }
 
@@ -126,7 +131,8 @@ func (m *quorumMetrics) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *quorumMetrics) Collect(out chan<- prometheus.Metric) {
 	for _, c := range m.quorum.Counts() {
-		for result, n := range map[string]uint64{"signed": c.Signed, "refused": c.Refused, "failed": c.Failed, "invalid": c.Invalid} {
+		for result, n := range map[string]uint64{"signed": c.Signed, "refused": c.Refused, "failed": c.Failed,
+			"invalid": c.Invalid} {
 			out <- prometheus.MustNewConstMetric(m.answers, prometheus.CounterValue, float64(n), c.Name, result)
 		}
 		out <- prometheus.MustNewConstMetric(m.failing, prometheus.GaugeValue, oneIf(c.Failing), c.Name)

@@ -17,8 +17,8 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-// reload reads the configuration again and applies the settings that a running daemon can change. It returns the names of changed
-// settings that need a restart. After an error nothing has changed. by is the requesting user.
+// reload reads the configuration again and applies the settings that a running daemon can change. It returns the names
+// of changed settings that need a restart. After an error nothing has changed. by is the requesting user.
 func (r *running) reload(by string) ([]string, error) {
 	r.reloading.Lock()
 	defer r.reloading.Unlock()
@@ -34,7 +34,8 @@ func (r *running) reload(by string) ([]string, error) {
 	return needRestart, nil
 }
 
-// recordReload records the changes of a reload before they take effect. Without its event, another policy does not take effect.
+// recordReload records the changes of a reload before they take effect. Without its event, another policy does not take
+// effect.
 func (r *running) recordReload(by string, policy *appliance.Policy, changed, needRestart []string) error {
 	if before, next := *r.governed.Load(), rulesOf(policy); !next.equal(before) {
 		if err := r.events.Append(context.Background(), policyEvent(before, next, by)); err != nil {
@@ -118,19 +119,22 @@ func (r *running) reloadConfig(by string) (needRestart []string, err error) {
 	return needRestart, nil
 }
 
-// checkRegular returns an error for each configured file that is not a regular file. Opening a FIFO would block for ever.
+// checkRegular returns an error for each configured file that is not a regular file. Opening a FIFO would block for
+// ever.
 func checkRegular(c *config.Config) error {
 	var failures []error
 	for _, f := range []struct{ setting, path string }{
 		{"attestation.policy", c.Attestation.Policy}, {"attestation.screening_list", c.Attestation.ScreeningList},
 		{"journal.witnesses", c.Journal.Witnesses},
-		{"server.tls.cert", c.Server.TLS.Cert}, {"server.tls.key", c.Server.TLS.Key}, {"server.tls.client_ca", c.Server.TLS.ClientCA},
+		{"server.tls.cert", c.Server.TLS.Cert}, {"server.tls.key", c.Server.TLS.Key},
+		{"server.tls.client_ca", c.Server.TLS.ClientCA},
 	} {
 		if f.path == "" {
 			continue
 		}
 		if stat, err := os.Stat(f.path); err == nil && !stat.Mode().IsRegular() { // the reader reports other errors
-			failures = append(failures, fmt.Errorf("%s: %s is %s; set it to a regular file", f.setting, f.path, stat.Mode().Type()))
+			failures = append(failures,
+				fmt.Errorf("%s: %s is %s; set it to a regular file", f.setting, f.path, stat.Mode().Type()))
 		}
 	}
 	return errors.Join(failures...)
@@ -156,7 +160,9 @@ func (r *running) prepareTLS(next *config.Config) (adopt func(), err error) {
 		return func() {}, nil
 	}
 	if at := r.config.Console.Listen; files.ClientCA == "" && at != "" && !config.IsLoopback(at) {
-		return nil, fmt.Errorf("server.tls.client_ca: the console at %s accepts client certificates until attestd is restarted: systemctl restart attestd", at)
+		return nil,
+			fmt.Errorf(
+				"server.tls.client_ca: the console at %s accepts client certificates until attestd is restarted: systemctl restart attestd", at)
 	}
 	loaded, err := api.LoadCertificates(files.Cert, files.Key, files.ClientCA)
 	if err != nil {
@@ -190,7 +196,8 @@ func (r *running) changedOtherwise(next *config.Config) (names []string) {
 		if tlsToggled && strings.HasPrefix(name, "server.tls.") {
 			live = false
 		}
-		if name == "store.url" && (r.config.Store.URL == "" || next.Store.URL == "") { // switching between file and database
+		if name == "store.url" && (r.config.Store.URL == "" || next.Store.URL == "") {
+			// switching between file and database
 			live = false
 		}
 		if !live {

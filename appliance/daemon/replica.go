@@ -16,15 +16,16 @@ import (
 // ReplicaFile is the name of the replica in data_dir. It may be deleted at any time, and is then filled again.
 const ReplicaFile = "replica.db"
 
-// roomForJournal times journal.min_free is the disk space that the replica and the watchtower leave free. An upstream or a chain may
-// have more data than the disk can hold, and must not end attestations.
+// roomForJournal times journal.min_free is the disk space that the replica and the watchtower leave free. An upstream
+// or a chain may have more data than the disk can hold, and must not end attestations.
 const roomForJournal = 4
 
 // ReplicaPath returns the path of ReplicaFile.
 func ReplicaPath(c *config.Config) string { return filepath.Join(c.DataDir, ReplicaFile) }
 
 func replicaOptions(c *config.Config) replica.Options {
-	return replica.Options{ServeUnverified: c.GraphQL.ServeUnverified, MinFree: roomForJournal * int64(c.Journal.MinFree)}
+	return replica.Options{ServeUnverified: c.GraphQL.ServeUnverified,
+		MinFree: roomForJournal * int64(c.Journal.MinFree)}
 }
 
 // KeepReplica is OpenReplica for the daemon, which signs even without a usable replica.
@@ -35,7 +36,8 @@ func KeepReplica(c *config.Config, log *slog.Logger) *replica.Kept {
 	})
 }
 
-// OpenReplica opens the replica, or creates it for the owner of data_dir, because the daemon could not open a file of root's.
+// OpenReplica opens the replica, or creates it for the owner of data_dir, because the daemon could not open a file of
+// root's.
 func OpenReplica(c *config.Config) (*replica.Store, error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
@@ -50,7 +52,8 @@ func OpenReplica(c *config.Config) (*replica.Store, error) {
 		return err
 	})
 	if errors.Is(err, replica.ErrDamaged) || errors.Is(err, replica.ErrSchema) {
-		return nil, fmt.Errorf("%w; start attestd, which sets the file aside and creates an empty replica: systemctl start attestd", err)
+		return nil, fmt.Errorf(
+			"%w; start attestd, which sets the file aside and creates an empty replica: systemctl start attestd", err)
 	}
 	if err != nil {
 		return nil, err

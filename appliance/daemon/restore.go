@@ -15,10 +15,12 @@ import (
 	"github.com/attestd/attestd/store/highwater"
 )
 
-// RestoreDatabase audits a backup and copies its content into the database of store.url, which must be empty. It moves nothing
-// aside: the database's owner creates an empty one. It puts the log key into data_dir, unless it is there. As with a file, the
-// journal is continued as another log unless it is proven that no later record was published. Force and DiscardNewer have no effect.
-func RestoreDatabase(ctx context.Context, c *config.Config, backup io.Reader, o archive.RestoreOptions) (done archive.Restored, err error) {
+// RestoreDatabase audits a backup and copies its content into the database of store.url, which must be empty. It moves
+// nothing aside: the database's owner creates an empty one. It puts the log key into data_dir, unless it is there. As
+// with a file, the journal is continued as another log unless it is proven that no later record was published. Force
+// and DiscardNewer have no effect.
+func RestoreDatabase(ctx context.Context, c *config.Config, backup io.Reader,
+	o archive.RestoreOptions) (done archive.Restored, err error) {
 	var scratch string
 	_, err = asOwner(c, func() (*Store, error) {
 		if scratch, err = os.MkdirTemp(c.DataDir, ".restore-*"); err != nil {
@@ -51,7 +53,8 @@ func RestoreDatabase(ctx context.Context, c *config.Config, backup io.Reader, o 
 	if err := restoreLogKey(c, scratch, done.VerifierKey); err != nil { // a new key, which a kill must not lose
 		return done, err
 	}
-	if _, err = CopyStore(ctx, at(c, "bolt:"+scratch), "bolt:"+scratch, string(c.Store.URL), func(int64, int64) {}); err != nil {
+	if _, err = CopyStore(ctx, at(c, "bolt:"+scratch), "bolt:"+scratch, string(c.Store.URL),
+		func(int64, int64) {}); err != nil {
 		if !isPlaced { // its log exists nowhere
 			err = errors.Join(err, os.Remove(filepath.Join(c.DataDir, archive.LogKeyFile)))
 		}
@@ -62,8 +65,8 @@ func RestoreDatabase(ctx context.Context, c *config.Config, backup io.Reader, o 
 	return done, err
 }
 
-// followCopied sets log key and mark to those of the copied journal. If a kill leaves the old key, the next start derives the new one
-// from it.
+// followCopied sets log key and mark to those of the copied journal. If a kill leaves the old key, the next start
+// derives the new one from it.
 func followCopied(c *config.Config, scratch string, isNew bool, checkpoint []byte) error {
 	if isNew {
 		old, err := archive.ReadLogKey(c.DataDir)
@@ -84,14 +87,15 @@ func followCopied(c *config.Config, scratch string, isNew bool, checkpoint []byt
 	return highwater.Write(filepath.Join(c.DataDir, highwater.FileName), checkpoint)
 }
 
-// restoreLogKey puts the log key in scratch into data_dir, unless data_dir has one. That must be the key of the backup, which
-// verifierKey names.
+// restoreLogKey puts the log key in scratch into data_dir, unless data_dir has one. That must be the key of the backup,
+// which verifierKey names.
 func restoreLogKey(c *config.Config, scratch, verifierKey string) error {
 	path := filepath.Join(c.DataDir, archive.LogKeyFile)
 	there, err := archive.ReadLogKey(c.DataDir)
 	switch {
 	case err == nil && there.VerifierText != verifierKey:
-		return fmt.Errorf("%s belongs to the log %s, but the backup to %s: if the backup is right, move the file away", path, there.VerifierText, verifierKey)
+		return fmt.Errorf("%s belongs to the log %s, but the backup to %s: if the backup is right, move the file away",
+			path, there.VerifierText, verifierKey)
 	case err == nil:
 		return nil
 	case !errors.Is(err, os.ErrNotExist):

@@ -17,7 +17,8 @@ import (
 // RulesFile is the name of the file in data_dir with the rules that were in effect last or that an operator confirmed.
 const RulesFile = "rules.json"
 
-// smallPolicy is the number of values below which a policy may lose any number of values. Small policies are written by hand.
+// smallPolicy is the number of values below which a policy may lose any number of values. Small policies are written by
+// hand.
 const smallPolicy = 10
 
 // rules describes the policy files. A member is nil if no such file is configured.
@@ -97,14 +98,18 @@ func (r rules) check(c *config.Config, p *appliance.Policy, confirmed Confirmed)
 	var failures []error
 	next := rulesOf(p)
 	refuse := func(setting, path, what, flag string) {
-		failures = append(failures, fmt.Errorf("%s: %s %s. If this is intended: attestd reload %s", setting, path, what, flag))
+		failures = append(failures,
+			fmt.Errorf("%s: %s %s. If this is intended: attestd reload %s", setting, path, what, flag))
 	}
 	if n := next.Policy; n != nil && !n.same(r.Policy) {
 		switch name, path := "attestation.policy", c.Attestation.Policy; {
 		case p.Blank && !confirmed.Empty:
-			refuse(name, path, "is empty and would refuse no request; a file with only a comment is accepted", "--allow-empty")
-		case !p.Blank && !confirmed.Shorter && r.Policy != nil && r.Policy.Entries >= smallPolicy && r.Policy.lostMost(n):
-			refuse(name, path, fmt.Sprintf("has %d values, and had %d before", n.Entries, r.Policy.Entries), "--allow-shorter")
+			refuse(name, path, "is empty and would refuse no request; a file with only a comment is accepted",
+				"--allow-empty")
+		case !p.Blank && !confirmed.Shorter && r.Policy != nil && r.Policy.Entries >= smallPolicy &&
+			r.Policy.lostMost(n):
+			refuse(name, path, fmt.Sprintf("has %d values, and had %d before", n.Entries, r.Policy.Entries),
+				"--allow-shorter")
 		}
 	}
 	if n := next.Screening; n != nil && !n.same(r.Screening) {
@@ -112,7 +117,8 @@ func (r rules) check(c *config.Config, p *appliance.Policy, confirmed Confirmed)
 		case n.Entries == 0 && !confirmed.Empty:
 			refuse(name, path, "has no addresses and would screen none", "--allow-empty")
 		case n.Entries > 0 && !confirmed.Shorter && r.Screening.lostMost(n):
-			refuse(name, path, fmt.Sprintf("has %d addresses, and had %d before", n.Entries, r.Screening.Entries), "--allow-shorter")
+			refuse(name, path, fmt.Sprintf("has %d addresses, and had %d before", n.Entries, r.Screening.Entries),
+				"--allow-shorter")
 		}
 	}
 	return errors.Join(failures...)
@@ -131,7 +137,8 @@ func readRules(dataDir string) (r rules, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&r); err != nil {
-		return rules{}, fmt.Errorf("cannot read %s: %w. Check the policy and the screening list, then remove this file", path, err)
+		return rules{},
+			fmt.Errorf("cannot read %s: %w. Check the policy and the screening list, then remove this file", path, err)
 	}
 	return r, nil
 }

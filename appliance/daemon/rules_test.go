@@ -25,7 +25,8 @@ func denying(n int) string {
 	return "deny:\n  beneficiary:\n  - " + strings.Join(strings.Fields(addresses(n)), "\n  - ") + "\n"
 }
 
-// Each step is a content of a file, and whether it is accepted without a flag, with --allow-shorter and with --allow-empty.
+// Each step is a content of a file, and whether it is accepted without a flag, with --allow-shorter and with
+// --allow-empty.
 func TestRulesThatGotLostAreConfirmedFirst(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -49,7 +50,8 @@ func TestRulesThatGotLostAreConfirmedFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for flag, confirmed := range map[string]Confirmed{"": {}, "--allow-shorter": {Shorter: true}, "--allow-empty": {Empty: true}} {
+			for flag, confirmed := range map[string]Confirmed{"": {}, "--allow-shorter": {Shorter: true},
+				"--allow-empty": {Empty: true}} {
 				f, conf := filepath.Join(t.TempDir(), "rules"), &config.Config{DataDir: t.TempDir()}
 				conf.Attestation.ScreeningList = f
 				if c.isPolicy {
@@ -68,7 +70,8 @@ func TestRulesThatGotLostAreConfirmedFirst(t *testing.T) {
 				}
 				// The next start accepts confirmed files without a flag, and refuses refused files with the remedy.
 				err := CheckReferences(conf)
-				named := err != nil && strings.Contains(err.Error(), f) && strings.Contains(err.Error(), "attestd reload --allow-")
+				named := err != nil && strings.Contains(err.Error(), f) &&
+					strings.Contains(err.Error(), "attestd reload --allow-")
 				if named == want {
 					t.Errorf("a start after reload %s: %v", flag, err)
 				}
@@ -98,11 +101,13 @@ func TestTheEventOfAPolicyCoversEachFile(t *testing.T) {
 		t.Error("another screening list is not another state of the rules")
 	}
 	d := policyEvent(first, second, "alice").Details
-	if d["policy"] == "" || d["policy"] != d["policyBefore"] || d["screeningList"] == "" || d["screeningList"] == d["screeningListBefore"] {
+	if d["policy"] == "" || d["policy"] != d["policyBefore"] || d["screeningList"] == "" ||
+		d["screeningList"] == d["screeningListBefore"] {
 		t.Errorf("the event has %v", d)
 	}
 	c.Attestation.ScreeningList = ""
-	if d := policyEvent(second, read(), "").Details; d["screeningList"] != "" || d["screeningListBefore"] != second.Screening.SHA256 {
+	if d := policyEvent(second, read(), "").Details; d["screeningList"] != "" ||
+		d["screeningListBefore"] != second.Screening.SHA256 {
 		t.Errorf("without the list the event has %v", d)
 	}
 }
@@ -113,7 +118,8 @@ func TestANamedPipeIsNoPolicy(t *testing.T) {
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{ignore(readScreening(pipe)), ignore(ReadPolicyFile(pipe))} { // neither blocks on the pipe
+	for _, err := range []error{ignore(readScreening(pipe)), ignore(ReadPolicyFile(pipe))} {
+		// neither blocks on the pipe
 		if err == nil || !strings.Contains(err.Error(), "is not a regular file") {
 			t.Errorf("%v", err)
 		}

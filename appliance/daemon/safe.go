@@ -45,7 +45,8 @@ func plainHTTP(c *config.Config, address string) error {
 	if c.Server.TLS.Cert != "" || c.Server.AllowPlainHTTP {
 		return nil
 	}
-	return fmt.Errorf("the API on %s would be plain HTTP, and API keys would cross the network unencrypted: %s", address, PlainHTTPRemedy)
+	return fmt.Errorf("the API on %s would be plain HTTP, and API keys would cross the network unencrypted: %s",
+		address, PlainHTTPRemedy)
 }
 
 // Secret is a file that only the daemon may read.
@@ -54,8 +55,8 @@ type Secret struct {
 	Most       fs.FileMode // the maximum permissions
 }
 
-// Secrets returns the files that hold secrets. A group may read the PIN and the TLS key: systemd passes credentials that way, and
-// Debian keeps keys for the group ssl-cert. Credentials are left out, because systemd protects them.
+// Secrets returns the files that hold secrets. A group may read the PIN and the TLS key: systemd passes credentials
+// that way, and Debian keeps keys for the group ssl-cert. Credentials are left out, because systemd protects them.
 func Secrets(c *config.Config) []Secret {
 	secrets := []Secret{
 		{"journal", filepath.Join(c.DataDir, archive.StoreFile), 0o600},
@@ -96,7 +97,8 @@ func checkModes(c *config.Config) error {
 			continue // opening it reports the error
 		}
 		if mode := stat.Mode().Perm(); mode&^s.Most&0o077 != 0 {
-			failures = append(failures, fmt.Errorf("%s: %s has mode %04o, so other users have access: chmod %04o %s", s.Name, s.Path, mode, mode&s.Most, text.ShellWord(s.Path)))
+			failures = append(failures, fmt.Errorf("%s: %s has mode %04o, so other users have access: chmod %04o %s",
+				s.Name, s.Path, mode, mode&s.Most, text.ShellWord(s.Path)))
 		}
 	}
 	return errors.Join(failures...)
@@ -107,8 +109,8 @@ type OtherKey struct{ Detail, Remedy string }
 
 func (e *OtherKey) Error() string { return e.Detail + ": " + e.Remedy }
 
-// CheckSigner returns an OtherKey if the address differs from the one that the configuration pins for the attestor key. Without a
-// pinned address, it compares with newest, the signer of the journal's newest record, which may be nil.
+// CheckSigner returns an OtherKey if the address differs from the one that the configuration pins for the attestor key.
+// Without a pinned address, it compares with newest, the signer of the journal's newest record, which may be nil.
 func CheckSigner(k config.AttestorKey, address appliance.Address, newest *appliance.Address) error {
 	expected, err := expectedSigner(k, newest)
 	if err != nil || expected == nil || *expected == address {
@@ -116,7 +118,8 @@ func CheckSigner(k config.AttestorKey, address appliance.Address, newest *applia
 	}
 	if k.Name != "" {
 		return &OtherKey{
-			Detail: fmt.Sprintf("the key %s of hsm.keys has the address %s, but its setting address says %s", k.Name, address, expected),
+			Detail: fmt.Sprintf("the key %s of hsm.keys has the address %s, but its setting address says %s", k.Name,
+				address, expected),
 			Remedy: "correct the token and key in its uri, or its address; or restore the HSM's backup",
 		}
 	}
@@ -126,13 +129,14 @@ func CheckSigner(k config.AttestorKey, address appliance.Address, newest *applia
 	}
 	return &OtherKey{
 		Detail: fmt.Sprintf("the key of hsm.uri has the address %s, but %s %s", address, says, expected),
-		Remedy: fmt.Sprintf("correct token and key in hsm.uri, or restore the HSM's backup. If the new key is intended, set its address as attestor "+
-			"on chain, then in the configuration, under hsm, address: %q", address),
+		Remedy: fmt.Sprintf(
+			"correct token and key in hsm.uri, or restore the HSM's backup. If the new key is intended, set its address as attestor "+
+				"on chain, then in the configuration, under hsm, address: %q", address),
 	}
 }
 
-// expectedSigner returns the address that an attestor key must have: the one that the configuration pins, or else the signer of the
-// journal's newest record; nil if there is neither.
+// expectedSigner returns the address that an attestor key must have: the one that the configuration pins, or else the
+// signer of the journal's newest record; nil if there is neither.
 func expectedSigner(k config.AttestorKey, newest *appliance.Address) (*appliance.Address, error) {
 	if k.Address == "" {
 		return newest, nil

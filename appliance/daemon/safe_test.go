@@ -39,8 +39,10 @@ func TestAnAPIWithoutTLSStaysOnThisMachine(t *testing.T) {
 			c.Server.Listen = test.listen
 			check := func(refused bool) {
 				t.Helper()
-				for what, err := range map[string]error{"configured": CheckPlainHTTP(c), "served": checkListeners(c, []net.Listener{listenerAt{at: test.at}})} {
-					if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "server.allow_plain_http: true") {
+				for what, err := range map[string]error{"configured": CheckPlainHTTP(c),
+					"served": checkListeners(c, []net.Listener{listenerAt{at: test.at}})} {
+					if (err != nil) != refused || err != nil &&
+						!strings.Contains(err.Error(), "server.allow_plain_http: true") {
 						t.Errorf("%s: %v", what, err)
 					}
 				}

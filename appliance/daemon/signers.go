@@ -16,8 +16,8 @@ import (
 	"github.com/attestd/attestd/hsm/worker"
 )
 
-// signers holds the attestor keys of a running daemon, each with its tokens. The default key is open from the start. Another key
-// whose tokens are away is opened once they return. A reload can change the keys.
+// signers holds the attestor keys of a running daemon, each with its tokens. The default key is open from the start.
+// Another key whose tokens are away is opened once they return. A reload can change the keys.
 type signers struct {
 	logger  *slog.Logger
 	logins  *worker.Logins
@@ -43,9 +43,10 @@ type signerKey struct {
 // otherKeysGrace is how long a start waits for the keys other than the default key.
 const otherKeysGrace = 5 * time.Second
 
-// openSigners opens the attestor keys. newest is the signer of the journal's newest record, which must be the address of a key
-// without a configured address.
-func openSigners(ctx context.Context, c *config.Config, newest *appliance.Address, logger *slog.Logger, logins *worker.Logins, changed func([]appliance.AttestorKey)) (*signers, error) {
+// openSigners opens the attestor keys. newest is the signer of the journal's newest record, which must be the address
+// of a key without a configured address.
+func openSigners(ctx context.Context, c *config.Config, newest *appliance.Address, logger *slog.Logger,
+	logins *worker.Logins, changed func([]appliance.AttestorKey)) (*signers, error) {
 	s := &signers{logger: logger, logins: logins, changed: changed}
 	s.closing, s.stop = context.WithCancel(context.Background())
 	for _, k := range c.AttestorKeys() {
@@ -93,18 +94,20 @@ func (s *signers) newKey(c *config.Config, k config.AttestorKey, newest *applian
 		logger = logger.With("key", k.Name)
 	}
 	open := tokensOpener(c, k, uris, s.logins, logger)
-	return &signerKey{AttestorKey: k, uris: uris, fault: errors.New("still opening"), open: func(ctx context.Context) (*hsm.Tokens, error) {
-		tokens, err := open(ctx, expected)
-		if err == nil {
-			if err = CheckSigner(k, tokens.Address(), newest); err != nil {
-				err = errors.Join(err, tokens.Close())
+	return &signerKey{AttestorKey: k, uris: uris, fault: errors.New("still opening"),
+		open: func(ctx context.Context) (*hsm.Tokens, error) {
+			tokens, err := open(ctx, expected)
+			if err == nil {
+				if err = CheckSigner(k, tokens.Address(), newest); err != nil {
+					err = errors.Join(err, tokens.Close())
+				}
 			}
-		}
-		return tokens, err
-	}}, nil
+			return tokens, err
+		}}, nil
 }
 
-// openUntilWell opens a key. It retries until that succeeds or only a person can help. It calls tried after the first try.
+// openUntilWell opens a key. It retries until that succeeds or only a person can help. It calls tried after the first
+// try.
 func (s *signers) openUntilWell(key *signerKey, tried func()) {
 	const first, most = time.Second, time.Minute
 	for pause := first; ; pause = min(2*pause, most) {
@@ -143,7 +146,8 @@ func (s *signers) failed(key *signerKey, err error) {
 	key.fault = err
 	s.mu.Unlock()
 	if !again && s.closing.Err() == nil {
-		s.logger.Error("cannot open attestor key: API keys bound to it cannot attest", "key", name, "error", err.Error())
+		s.logger.Error("cannot open attestor key: API keys bound to it cannot attest", "key", name,
+			"error", err.Error())
 	}
 }
 
@@ -246,9 +250,10 @@ func closeKeys(keys []*signerKey) error {
 	return errors.Join(failures...)
 }
 
-// prepare opens the keys of next that are not open yet. adopt makes them the keys. Removed keys are closed after their calls have had
-// time to end.
-func (s *signers) prepare(ctx context.Context, next *config.Config, newest *appliance.Address) (adopt func(), err error) {
+// prepare opens the keys of next that are not open yet. adopt makes them the keys. Removed keys are closed after their
+// calls have had time to end.
+func (s *signers) prepare(ctx context.Context, next *config.Config,
+	newest *appliance.Address) (adopt func(), err error) {
 	var keys, made []*signerKey
 	for _, k := range next.AttestorKeys() {
 		key := s.same(k)
@@ -263,9 +268,12 @@ func (s *signers) prepare(ctx context.Context, next *config.Config, newest *appl
 		}
 		keys = append(keys, key)
 	}
-	standard := slices.IndexFunc(next.AttestorKeys(), func(k config.AttestorKey) bool { return k.State == appliance.AttestorKeyActive })
+	standard := slices.IndexFunc(next.AttestorKeys(), func(k config.AttestorKey) bool {
+		return k.State == appliance.AttestorKeyActive
+	})
 	if s.isUnopened(keys[standard]) {
-		return nil, errors.Join(fmt.Errorf("hsm.keys: %s cannot be the default: it is not open, see attestd hsm status", next.DefaultKey().Name), closeKeys(made))
+		return nil, errors.Join(fmt.Errorf("hsm.keys: %s cannot be the default: it is not open, see attestd hsm status",
+			next.DefaultKey().Name), closeKeys(made))
 	}
 	return func() { s.adopt(keys, next) }, nil
 }

@@ -39,7 +39,8 @@ func (k keyState) standings() []hsm.Standing {
 	}
 	all := make([]hsm.Standing, len(k.uris))
 	for i, uri := range k.uris {
-		all[i] = hsm.Standing{KeyName: k.Name, Position: k.position + i, Name: uri.Label(), State: hsm.TokenFailing, Reason: k.fault.Error()}
+		all[i] = hsm.Standing{KeyName: k.Name, Position: k.position + i, Name: uri.Label(), State: hsm.TokenFailing,
+			Reason: k.fault.Error()}
 	}
 	return all
 }

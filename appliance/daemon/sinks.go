@@ -77,11 +77,14 @@ func buildSink(s config.Sink, version string) (sinks.Sink, error) {
 	case config.SinkFile:
 		sink.To = &sinks.File{Path: s.Path}
 	case config.SinkHTTPS:
-		sink.To = &sinks.HTTPS{URL: s.URL, Security: security(s), Headers: func() (http.Header, error) { return readHeaders(s.Headers) }, Gzip: s.Gzip, Version: version}
+		sink.To = &sinks.HTTPS{URL: s.URL, Security: security(s), Headers: func() (http.Header, error) {
+			return readHeaders(s.Headers)
+		}, Gzip: s.Gzip, Version: version}
 	case config.SinkSyslog:
 		sink.To = syslogOf(s, facility)
 	}
-	return sink, errors.Join(ofValue("format", errFormat), ofValue("redact", errRedact), ofValue("facility", errFacility))
+	return sink,
+		errors.Join(ofValue("format", errFormat), ofValue("redact", errRedact), ofValue("facility", errFacility))
 }
 
 // ofValue adds the name of a value to an error.
@@ -173,13 +176,15 @@ func newSinkMetrics(shipper *sinks.Shipper) *sinkMetrics {
 		m.figures = append(m.figures, sinkFigure{prometheus.NewDesc(name, help, []string{"sink"}, nil), kind, value})
 	}
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-	add(gauge, "attestd_sink_lag_records", "Records that a sink has not accepted; absent before the journal can be read.",
+	add(gauge, "attestd_sink_lag_records",
+		"Records that a sink has not accepted; absent before the journal can be read.",
 		func(s sinks.Status) float64 { return float64(*s.LagRecords) })
 	add(gauge, "attestd_sink_lag_seconds", "Age of the oldest record that a sink has not accepted; 0 if it has all.",
 		func(s sinks.Status) float64 { return s.LagSeconds })
 	add(gauge, "attestd_sink_failing", "1 if a sink fails, 0 otherwise.",
 		func(s sinks.Status) float64 { return oneIf(s.Failing != "") })
-	add(counter, "attestd_sink_shipped_total", "Records that a sink accepted; a record that was sent twice counts twice.",
+	add(counter, "attestd_sink_shipped_total",
+		"Records that a sink accepted; a record that was sent twice counts twice.",
 		func(s sinks.Status) float64 { return float64(s.Shipped) })
 	add(counter, "attestd_sink_failures_total", "Batches that a sink did not accept.",
 		func(s sinks.Status) float64 { return float64(s.Failures) })

@@ -40,8 +40,8 @@ type Store struct {
 	snapshot func(ctx context.Context) (file archive.Snapshotter, end func() error, err error)
 }
 
-// Unguarded returns the journal without its guard, for content that stays with the operator: a journal that has lost records can
-// still be copied.
+// Unguarded returns the journal without its guard, for content that stays with the operator: a journal that has lost
+// records can still be copied.
 func (s *Store) Unguarded() appliance.Journal {
 	if s.Guard == nil {
 		return s.Journal
@@ -60,11 +60,11 @@ func (s *Store) Close() error {
 
 // storage is the part of both stores that appliance.Keys and appliance.Journal do not have.
 type storage interface {
-	// Failed receives one error when the store no longer trusts its disk and refuses all further writes. The daemon must then be
-	// restarted.
+	// Failed receives one error when the store no longer trusts its disk and refuses all further writes. The daemon
+	// must then be restarted.
 	Failed() <-chan error
-	// Responds returns nil once the writer has answered, even if with an error. It returns an error if ctx ends first: then a
-	// restart may help.
+	// Responds returns nil once the writer has answered, even if with an error. It returns an error if ctx ends first:
+	// then a restart may help.
 	Responds(ctx context.Context) error
 	// Ahead returns how far the newest record is ahead of the clock, 0 if it is not.
 	Ahead() time.Duration
@@ -78,8 +78,8 @@ type StoreOptions struct {
 	Member  *Member        // the daemon as a member of a cluster; nil for a command
 	Logins  *worker.Logins // shared with the attestor keys; nil for a command
 
-	// Watch keeps the high-water mark at the journal's head continuously, as a daemon must. Without Watch, the two are compared when a
-	// checkpoint is read. Continued is highwater.Options.Continued.
+	// Watch keeps the high-water mark at the journal's head continuously, as a daemon must. Without Watch, the two are
+	// compared when a checkpoint is read. Continued is highwater.Options.Continued.
 	Watch     bool
 	Continued func(next appliance.LogKey, secret string)
 }
@@ -90,8 +90,8 @@ type Member struct {
 	Settings func() postgres.Settings
 }
 
-// OpenStore opens the store and its log key. It creates both if neither exists, but it creates no database. A database that does
-// not answer is no error: calls fail until it answers.
+// OpenStore opens the store and its log key. It creates both if neither exists, but it creates no database. A database
+// that does not answer is no error: calls fail until it answers.
 func OpenStore(c *config.Config, o StoreOptions) (s *Store, err error) {
 	log, err := OpenLogHSM(c, o.Logger, o.Logins)
 	if err != nil {
@@ -209,9 +209,10 @@ func (s *Store) Backup(ctx context.Context, w io.Writer, version string) (err er
 
 // guarded guards the store's journal with the high-water mark in data_dir. On an error it closes the store.
 func guarded(c *config.Config, s *Store, o StoreOptions) (_ *Store, err error) {
-	s.Guard, err = highwater.Open(context.Background(), filepath.Join(c.DataDir, highwater.FileName), s.Journal, highwater.Options{
-		Key: s.LogKey, Logger: o.Logger, OnDemand: !o.Watch, Shared: s.Database != nil, Continued: o.Continued,
-	})
+	s.Guard, err = highwater.Open(context.Background(), filepath.Join(c.DataDir, highwater.FileName), s.Journal,
+		highwater.Options{
+			Key: s.LogKey, Logger: o.Logger, OnDemand: !o.Watch, Shared: s.Database != nil, Continued: o.Continued,
+		})
 	if err != nil {
 		return nil, errors.Join(err, s.storage.Close())
 	}
@@ -233,14 +234,16 @@ func openFile(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error) {
 	store, key, err := archive.OpenFollowing(c.DataDir, key, func(key appliance.LogKey) (*bolt.Store, error) {
 		key = key.SignedBy(log.Signer())
 		return bolt.Open(filepath.Join(c.DataDir, archive.StoreFile), bolt.Options{
-			Signer: key.Signer, Verifier: key.Verifier, MinFree: int64(c.Journal.MinFree), MaxAhead: c.Journal.MaxAhead, Logger: o.Logger, Pending: o.Pending,
+			Signer: key.Signer, Verifier: key.Verifier, MinFree: int64(c.Journal.MinFree), MaxAhead: c.Journal.MaxAhead,
+			Logger: o.Logger, Pending: o.Pending,
 			Committed: committed,
 		})
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(log.checkLogKey(key), files.HandOver(c.DataDir, archive.StoreFile, archive.LogKeyFile)); err != nil {
+	if err := errors.Join(log.checkLogKey(key),
+		files.HandOver(c.DataDir, archive.StoreFile, archive.LogKeyFile)); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
 	s := fileStore(store, key.SignedBy(log.Signer()))
@@ -253,8 +256,8 @@ func openFile(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error) {
 	return s, err
 }
 
-// openLogKey reads log.key, or creates it if there is no journal yet. A journal without its key is an error: under a new key,
-// its old checkpoints could not be distinguished from forged ones.
+// openLogKey reads log.key, or creates it if there is no journal yet. A journal without its key is an error: under a
+// new key, its old checkpoints could not be distinguished from forged ones.
 func openLogKey(c *config.Config, log *LogHSM) (appliance.LogKey, error) {
 	path := filepath.Join(c.DataDir, archive.LogKeyFile)
 	secret, err := os.ReadFile(path)
@@ -277,7 +280,9 @@ func openLogKey(c *config.Config, log *LogHSM) (appliance.LogKey, error) {
 func newLogKey(c *config.Config, path string, log *LogHSM) (appliance.LogKey, error) {
 	journal := filepath.Join(c.DataDir, archive.StoreFile)
 	if _, err := os.Stat(journal); err == nil {
-		return appliance.LogKey{}, fmt.Errorf("%s is missing, but the journal %s exists: restore the key from a backup: attestd restore FILE", path, journal)
+		return appliance.LogKey{},
+			fmt.Errorf("%s is missing, but the journal %s exists: restore the key from a backup: attestd restore FILE",
+				path, journal)
 	}
 	origin, err := logOrigin(c)
 	if err != nil {

@@ -39,7 +39,8 @@ type tracing struct {
 // openTracing returns nil if no collector is configured.
 func (r *running) openTracing(ctx context.Context) (*tracing, error) {
 	var options []otlptracehttp.Option
-	shown := cmp.Or(os.Getenv(collectorVariables[0]), os.Getenv(collectorVariables[1])) // the exporter reads them itself
+	// the exporter reads them itself
+	shown := cmp.Or(os.Getenv(collectorVariables[0]), os.Getenv(collectorVariables[1]))
 	if endpoint := r.config.Tracing.Endpoint; endpoint != "" {
 		u, err := url.Parse(endpoint)
 		if err != nil {
@@ -63,9 +64,11 @@ func (r *running) openTracing(ctx context.Context) (*tracing, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tracing: OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { r.logger.Warn("tracing", "error", err.Error()) })) // the default handler writes to stderr
+	// the default handler writes to stderr
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { r.logger.Warn("tracing", "error", err.Error()) }))
 	// Spans wait in a queue, 2,048 at most, and further ones are dropped (OTEL_BSP_MAX_QUEUE_SIZE).
-	provider := sdk.NewTracerProvider(sdk.WithResource(described), sdk.WithBatcher(&reporting{SpanExporter: exporter, logger: r.logger}))
+	provider := sdk.NewTracerProvider(sdk.WithResource(described),
+		sdk.WithBatcher(&reporting{SpanExporter: exporter, logger: r.logger}))
 	r.logger.Info("tracing: sending spans of attestations to a collector", "endpoint", withoutQuery(shown))
 	return &tracing{provider, provider.Tracer("github.com/attestd/attestd")}, nil
 }
@@ -96,14 +99,16 @@ func (t *tracing) forParts() appliance.Trace {
 	return t.part
 }
 
-// request begins the span of a request. The span belongs to the client's trace if the request names one (W3C Trace Context).
+// request begins the span of a request. The span belongs to the client's trace if the request names one (W3C Trace
+// Context).
 func (t *tracing) request(ctx context.Context, q api.Traced) (context.Context, func(error)) {
 	carrier := propagation.MapCarrier{"traceparent": q.Parent, "tracestate": q.State}
 	ctx = propagation.TraceContext{}.Extract(ctx, carrier)
-	ctx, span := t.tracer.Start(ctx, q.Method+" "+q.Route, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(q.Begin), trace.WithAttributes(
-		semconv.HTTPRequestMethodKey.String(q.Method), semconv.HTTPRoute(q.Route),
-		attribute.String("attestd.request_id", q.RequestID), attribute.String("attestd.key_id", q.KeyID),
-	))
+	ctx, span := t.tracer.Start(ctx, q.Method+" "+q.Route, trace.WithSpanKind(trace.SpanKindServer),
+		trace.WithTimestamp(q.Begin), trace.WithAttributes(
+			semconv.HTTPRequestMethodKey.String(q.Method), semconv.HTTPRoute(q.Route),
+			attribute.String("attestd.request_id", q.RequestID), attribute.String("attestd.key_id", q.KeyID),
+		))
 	return ctx, ender(span)
 }
 
@@ -151,7 +156,8 @@ func (e *reporting) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) e
 func (e *reporting) tell(err error) {
 	switch failed := err != nil; {
 	case failed && !e.failing.Swap(true):
-		e.logger.Warn("tracing: the collector fails, spans are dropped; attestations are not affected", "error", err.Error())
+		e.logger.Warn("tracing: the collector fails, spans are dropped; attestations are not affected",
+			"error", err.Error())
 	case !failed && e.failing.Swap(false):
 		e.logger.Info("tracing: the collector accepts spans again")
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// HeaderFile returns the path of the file with a header's value, "" if the value is in the configuration itself. Only the service
-// can read a credential.
+// HeaderFile returns the path of the file with a header's value, "" if the value is in the configuration itself. Only
+// the service can read a credential.
 func HeaderFile(h config.Header) (string, error) {
 	if !h.Kept() {
 		return "", nil
@@ -47,12 +47,14 @@ func readHeader(h config.Header) (string, error) {
 	return value, upstream.CheckHeaders(http.Header{h.Name: {value}})
 }
 
-// upstreamClient returns a client of the upstream. URL and headers are validated already, so only the file of certificate
-// authorities can cause an error.
-func upstreamClient(c *config.Config, version string, headers http.Header, registry *prometheus.Registry) (*upstream.Client, error) {
+// upstreamClient returns a client of the upstream. URL and headers are validated already, so only the file of
+// certificate authorities can cause an error.
+func upstreamClient(c *config.Config, version string, headers http.Header,
+	registry *prometheus.Registry) (*upstream.Client, error) {
 	g := c.GraphQL
 	o := upstream.Options{
-		URL: g.Upstream, Headers: headers, CAFile: g.UpstreamCA, AllowHTTP: g.UpstreamAllowHTTP, Timeout: g.UpstreamTimeout,
+		URL: g.Upstream, Headers: headers, CAFile: g.UpstreamCA, AllowHTTP: g.UpstreamAllowHTTP,
+		Timeout:   g.UpstreamTimeout,
 		UserAgent: "attestd/" + version,
 	}
 	if registry != nil { // a nil *Registry in a Registerer is not nil
@@ -65,8 +67,8 @@ func upstreamClient(c *config.Config, version string, headers http.Header, regis
 	return client, nil
 }
 
-// OpenUpstream returns a client of the upstream for this version of attestd. Its metrics go to the registry, unless that is nil.
-// Only the daemon's user may be able to read the headers.
+// OpenUpstream returns a client of the upstream for this version of attestd. Its metrics go to the registry, unless
+// that is nil. Only the daemon's user may be able to read the headers.
 func OpenUpstream(c *config.Config, version string, registry *prometheus.Registry) (*upstream.Client, error) {
 	headers := make(http.Header)
 	for _, h := range c.GraphQL.UpstreamHeaders {
@@ -109,14 +111,15 @@ func (r *running) openUpstream() (err error) {
 // followAgain is the delay before a failed follower is started again.
 const followAgain = time.Minute
 
-// follow keeps the replica in step until ctx ends or stop is called. stop waits for the end. A failed follower stops nothing
-// else: attestations do not need it, and reads continue from the existing replica.
+// follow keeps the replica in step until ctx ends or stop is called. stop waits for the end. A failed follower stops
+// nothing else: attestations do not need it, and reads continue from the existing replica.
 func (r *running) follow(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
 	switch {
 	case r.follower != nil:
-		r.logger.Info("following the upstream", "upstream", r.config.UpstreamShown(), "fallback", r.config.GraphQL.Fallback)
+		r.logger.Info("following the upstream", "upstream", r.config.UpstreamShown(),
+			"fallback", r.config.GraphQL.Fallback)
 		done.Go(func() { r.keepFollowing(ctx) })
 	case r.upstream != nil:
 		r.logger.Info("forwarding GraphQL to the upstream", "upstream", r.config.UpstreamShown())
@@ -133,7 +136,8 @@ func (r *running) keepFollowing(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		r.logger.Error("the follower failed and will be restarted; the replica is served as it is", "in", followAgain.String(), "error", fmt.Sprint(err))
+		r.logger.Error("the follower failed and will be restarted; the replica is served as it is",
+			"in", followAgain.String(), "error", fmt.Sprint(err))
 		select {
 		case <-ctx.Done():
 			return
@@ -167,7 +171,9 @@ func (r *running) replicaReady() func() error {
 		case !known:
 			return appliance.Errorf(appliance.CodeReplicaBehind, "the replica has not caught up with its upstream yet")
 		case lag > most:
-			return appliance.Errorf(appliance.CodeReplicaBehind, "the replica is %s behind its upstream; the limit is %s (graphql.max_lag)", lag.Round(time.Second), most)
+			return appliance.Errorf(appliance.CodeReplicaBehind,
+				"the replica is %s behind its upstream; the limit is %s (graphql.max_lag)", lag.Round(time.Second),
+				most)
 		}
 		return nil
 	}

@@ -25,7 +25,8 @@ func TestValuesOfHeadersAreReadFromFilesAndCredentials(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"X-Key: plain": "plain", "X-Key:plain:er": "plain:er", "X-Key: file:" + dir + "/key": "secret", "X-Key: credential:key": "secret",
+		"X-Key: plain": "plain", "X-Key:plain:er": "plain:er", "X-Key: file:" + dir + "/key": "secret",
+		"X-Key: credential:key": "secret",
 	} {
 		var h config.Header
 		if err := h.UnmarshalText([]byte(text)); err != nil {
@@ -60,7 +61,8 @@ func (l lines) Write(line []byte) (int, error) {
 func TestAFollowerWithADefectTakesNothingDown(t *testing.T) {
 	logged := make(lines, 10)
 	r := &running{config: new(config.Config), logger: slog.New(slog.NewTextHandler(logged, nil))}
-	r.follower = follower.New(follower.Options{Index: brokenIndex{}, PollInterval: time.Second, RefreshInterval: time.Minute, Overlap: time.Minute})
+	r.follower = follower.New(follower.Options{Index: brokenIndex{}, PollInterval: time.Second,
+		RefreshInterval: time.Minute, Overlap: time.Minute})
 	stop := r.follow(t.Context())
 	defer stop()
 	for _, want := range []string{"following the upstream", "the roof is on fire"} {
@@ -78,7 +80,8 @@ func TestAFollowerWithADefectTakesNothingDown(t *testing.T) {
 func TestAKeyInTheUpstreamsAddressIsNotShown(t *testing.T) {
 	c := new(config.Config)
 	c.GraphQL.Upstream = "https://upstream.example/v1/graphql?key=swordfish"
-	if got := follower.New(FollowerOptions(c, nil, nil, nil)).Status().Upstream; got != "https://upstream.example/v1/graphql" {
+	if got := follower.New(
+		FollowerOptions(c, nil, nil, nil)).Status().Upstream; got != "https://upstream.example/v1/graphql" {
 		t.Error(got)
 	}
 }

@@ -72,8 +72,9 @@ func TestTheWatchdogAsksTheListener(t *testing.T) {
 	t.Parallel()
 	second := appliance.Rate{PerSecond: 1}
 	public, err := api.New(api.Options{
-		Attestor: &appliance.Attestor{}, DefaultRate: second, AnonymousRate: second, LogRate: second, ErrorRate: second, AttestBodyLimit: 1,
-		RequestTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second, IdleTimeout: time.Second,
+		Attestor: &appliance.Attestor{}, DefaultRate: second, AnonymousRate: second, LogRate: second, ErrorRate: second,
+		AttestBodyLimit: 1,
+		RequestTimeout:  time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second, IdleTimeout: time.Second,
 		MaxConnections: 1, MaxConnectionsPerAddress: 1, AnonymousIdleTimeout: time.Second,
 	})
 	if err != nil {
@@ -95,7 +96,8 @@ func TestTheWatchdogAsksTheListener(t *testing.T) {
 	<-stands.entered
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := (&running{public: public}).progress(ctx); err == nil || !strings.Contains(err.Error(), "does not accept connections") {
+	if err := (&running{public: public}).progress(ctx); err == nil ||
+		!strings.Contains(err.Error(), "does not accept connections") {
 		t.Errorf("progress of a daemon that does not accept: %v", err)
 	}
 	c.Close()

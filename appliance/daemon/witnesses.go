@@ -35,8 +35,8 @@ func ReadWitnessPolicy(path string) (*witness.Policy, error) {
 	return policy, nil
 }
 
-// readWitnesses reads the policy of journal.witnesses, nil if there is none. It returns an error if the witnesses that have a URL
-// are no quorum.
+// readWitnesses reads the policy of journal.witnesses, nil if there is none. It returns an error if the witnesses that
+// have a URL are no quorum.
 func readWitnesses(c *config.Config) (*witness.Policy, error) {
 	path := c.Journal.Witnesses
 	if path == "" {
@@ -59,8 +59,8 @@ type WitnessOptions struct {
 	Record  func(appliance.Event)
 }
 
-// OpenWitnesses returns a Gatherer of cosignatures for the store's checkpoints. It is not running yet, and has the cosignatures
-// that were gathered before.
+// OpenWitnesses returns a Gatherer of cosignatures for the store's checkpoints. It is not running yet, and has the
+// cosignatures that were gathered before.
 func OpenWitnesses(c *config.Config, store *Store, o WitnessOptions) (*witness.Gatherer, error) {
 	policy, err := readWitnesses(c)
 	if err != nil {
@@ -99,13 +99,17 @@ func newWitnessMetrics(status func() witness.Status) *witnessMetrics {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	return &witnessMetrics{
-		status:       status,
-		newest:       describe("attestd_witness_newest_timestamp_seconds", "Unix time at which a quorum of witnesses cosigned the newest witnessed checkpoint; 0 without one."),
-		records:      describe("attestd_witness_newest_records", "Records covered by the newest witnessed checkpoint."),
-		timestamp:    describe("attestd_witness_timestamp_seconds", "Unix time of a witness's last cosignature, as the witness says; 0 if it has not cosigned.", "witness"),
-		witnessed:    describe("attestd_witness_records", "Records of the tree that a witness has cosigned last.", "witness"),
-		failing:      describe("attestd_witness_failing", "1 if a witness does not cosign, 0 otherwise.", "witness"),
-		contradicted: describe("attestd_witness_contradicts", "1 if a witness has reported another history of the log, 0 otherwise.", "witness"),
+		status: status,
+		newest: describe("attestd_witness_newest_timestamp_seconds",
+			"Unix time at which a quorum of witnesses cosigned the newest witnessed checkpoint; 0 without one."),
+		records: describe("attestd_witness_newest_records", "Records covered by the newest witnessed checkpoint."),
+		timestamp: describe("attestd_witness_timestamp_seconds",
+			"Unix time of a witness's last cosignature, as the witness says; 0 if it has not cosigned.", "witness"),
+		witnessed: describe("attestd_witness_records", "Records of the tree that a witness has cosigned last.",
+			"witness"),
+		failing: describe("attestd_witness_failing", "1 if a witness does not cosign, 0 otherwise.", "witness"),
+		contradicted: describe("attestd_witness_contradicts",
+			"1 if a witness has reported another history of the log, 0 otherwise.", "witness"),
 	}
 }
 

@@ -45,11 +45,13 @@ func TestTheMetricsOfWitnesses(t *testing.T) {
 		},
 	}
 	want := []string{
-		"attestd_witness_contradicts away 0", "attestd_witness_contradicts liar 1", "attestd_witness_contradicts well 0",
+		"attestd_witness_contradicts away 0", "attestd_witness_contradicts liar 1",
+		"attestd_witness_contradicts well 0",
 		"attestd_witness_failing away 1", "attestd_witness_failing liar 1", "attestd_witness_failing well 0",
 		"attestd_witness_newest_records 7", "attestd_witness_newest_timestamp_seconds 100",
 		"attestd_witness_records away 0", "attestd_witness_records liar 9", "attestd_witness_records well 7",
-		"attestd_witness_timestamp_seconds away 0", "attestd_witness_timestamp_seconds liar 90", "attestd_witness_timestamp_seconds well 100",
+		"attestd_witness_timestamp_seconds away 0", "attestd_witness_timestamp_seconds liar 90",
+		"attestd_witness_timestamp_seconds well 100",
 	}
 	if got := collected(); !slices.Equal(got, want) {
 		t.Errorf("got %q\nwant %q", got, want)

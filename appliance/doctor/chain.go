@@ -33,7 +33,8 @@ func checkChain(ctx context.Context, p *subject) []Finding {
 	defer func() { _ = admin.Close() }()
 	status, err := admin.ChainStatus(ctx)
 	if err != nil {
-		return []Finding{warn("if chain.contracts was set after the daemon started: systemctl restart attestd", "the daemon does not watch contracts: %s", err)}
+		return []Finding{warn("if chain.contracts was set after the daemon started: systemctl restart attestd",
+			"the daemon does not watch contracts: %s", err)}
 	}
 	var all []Finding
 	if status.Halted {
@@ -48,25 +49,31 @@ func checkChain(ctx context.Context, p *subject) []Finding {
 // judgeContract turns the daemon's status of a contract into findings.
 func judgeContract(c chain.ContractStatus, signer appliance.Address) (all []Finding) {
 	if n := c.Unknown - c.Disputed; n > 0 {
-		all = append(all, fail(unknownRemedy, "%s: %d redemptions are not in the journal: the attestor's key signs outside this appliance", c.Name, n))
+		all = append(all, fail(unknownRemedy,
+			"%s: %d redemptions are not in the journal: the attestor's key signs outside this appliance", c.Name, n))
 	}
 	if c.Disputed > 0 {
-		all = append(all, fail(disputeRemedy, "%s: %d redemptions are not in the journal, but the RPCs disagree about them", c.Name, c.Disputed))
+		all = append(all, fail(disputeRemedy,
+			"%s: %d redemptions are not in the journal, but the RPCs disagree about them", c.Name, c.Disputed))
 	}
 	for _, rpc := range c.RPCs {
 		if rpc.Error != "" {
-			all = append(all, warn(rpcRemedy, "%s: cannot read %s since block %d: %s", c.Name, rpc.URL, rpc.Block, text.OneLine(rpc.Error)))
+			all = append(all, warn(rpcRemedy, "%s: cannot read %s since block %d: %s", c.Name, rpc.URL, rpc.Block,
+				text.OneLine(rpc.Error)))
 		}
 	}
 	switch {
 	case c.SignerMatches == nil:
 		return append(all, warn(rpcRemedy, "%s: the contract's attestor is unknown", c.Name))
 	case !*c.SignerMatches:
-		return append(all, fail(fmt.Sprintf(attestorRemedy, signer), "%s: the contract refuses this appliance's signatures: its attestor is %s", c.Name, *c.Attestor))
+		return append(all, fail(fmt.Sprintf(attestorRemedy, signer),
+			"%s: the contract refuses this appliance's signatures: its attestor is %s", c.Name, *c.Attestor))
 	case len(all) > 0:
 		return all
 	}
-	return []Finding{ok("%s: read to block %d; all %d redemptions are in the journal; the contract accepts this appliance's signatures", c.Name, c.Block, c.Redemptions)}
+	return []Finding{ok(
+		"%s: read to block %d; all %d redemptions are in the journal; the contract accepts this appliance's signatures",
+		c.Name, c.Block, c.Redemptions)}
 }
 
 // inspectContracts calls the RPCs itself, while no daemon runs.
@@ -83,13 +90,18 @@ func (p *subject) judgeInspection(c chain.Contract, found chain.Inspection) Find
 	ours := p.signerAddress()
 	switch {
 	case found.Err != nil:
-		return warn("correct address or rpc in chain.contracts, or ask the RPC's provider", "%s: %s: %s", c.Name, found.URL, text.OneLine(found.Err.Error()))
+		return warn("correct address or rpc in chain.contracts, or ask the RPC's provider", "%s: %s: %s", c.Name,
+			found.URL, text.OneLine(found.Err.Error()))
 	case found.Code:
-		return ok("%s: %s: the attestor is the contract %s; the running daemon checks that it accepts this appliance's signatures", c.Name, found.URL, found.Attestor)
+		return ok(
+			"%s: %s: the attestor is the contract %s; the running daemon checks that it accepts this appliance's signatures", c.Name, found.URL, found.Attestor)
 	case ours == nil:
-		return ok("%s: %s: the attestor is %s; this appliance's own address is unknown", c.Name, found.URL, found.Attestor)
+		return ok("%s: %s: the attestor is %s; this appliance's own address is unknown", c.Name, found.URL,
+			found.Attestor)
 	case *ours != found.Attestor:
-		return fail(fmt.Sprintf(attestorRemedy, *ours), "%s: %s: the contract refuses this appliance's signatures: its attestor is %s", c.Name, found.URL, found.Attestor)
+		return fail(fmt.Sprintf(attestorRemedy, *ours),
+			"%s: %s: the contract refuses this appliance's signatures: its attestor is %s", c.Name, found.URL,
+			found.Attestor)
 	}
 	return ok("%s: %s: the attestor is this appliance's signer, %s", c.Name, found.URL, found.Attestor)
 }

@@ -37,7 +37,8 @@ func checkDatabase(ctx context.Context, p *subject) []Finding {
 	url := p.config.Store.URL
 	schema, err := postgres.Status(ctx, string(url))
 	if err != nil {
-		return []Finding{fail("psql "+text.ShellWord(string(url.WithoutPassword()))+" -c 'SELECT 1' shows the reason; check store.url, the passfile (PGPASSFILE), pg_hba.conf and the network",
+		return []Finding{fail("psql "+text.ShellWord(string(url.WithoutPassword()))+
+			" -c 'SELECT 1' shows the reason; check store.url, the passfile (PGPASSFILE), pg_hba.conf and the network",
 			"%s: %s", url, oneLine(err))}
 	}
 	if f, fits := schemaFinding(url, schema); !fits {
@@ -45,7 +46,8 @@ func checkDatabase(ctx context.Context, p *subject) []Finding {
 	}
 	store, err := daemon.ReadStore(p.config)
 	if errors.Is(err, fs.ErrNotExist) {
-		return []Finding{warn("attestd setup --join FILE, or start the first appliance", "%s: reachable, but there is no log key yet: %s", url, err)}
+		return []Finding{warn("attestd setup --join FILE, or start the first appliance",
+			"%s: reachable, but there is no log key yet: %s", url, err)}
 	}
 	if err != nil {
 		return []Finding{warn(asRoot, "%s", err)}
@@ -53,18 +55,21 @@ func checkDatabase(ctx context.Context, p *subject) []Finding {
 	defer func() { _ = store.Close() }()
 	if log, err := postgres.LogOf(ctx, string(url)); err == nil && log != "" { // log is empty before the first start
 		if err := store.Database.CheckURL(ctx, string(url)); err != nil {
-			return []Finding{fail("set store.url to the right database, or copy log.key from another member", "%s: %s", url, oneLine(err))}
+			return []Finding{fail("set store.url to the right database, or copy log.key from another member", "%s: %s",
+				url, oneLine(err))}
 		}
 	}
 	server, err := store.Database.Server(ctx)
 	if err != nil {
-		return []Finding{fail("read attestd's log (journalctl -u attestd) and the database's log", "%s: %s", url, oneLine(err))}
+		return []Finding{fail("read attestd's log (journalctl -u attestd) and the database's log", "%s: %s", url,
+			oneLine(err))}
 	}
 	findings := []Finding{ok("%s: PostgreSQL %s, schema version %d", server.Address, server.Version, schema.Version)}
 	limited, cancel := context.WithTimeout(ctx, trialCommit)
 	defer cancel()
 	took, err := store.Database.Commit(limited)
-	return slices.Concat(findings, keeping(url, server, took, err), reaching(url, server), mayDo(url, server), agreeing(ctx, store))
+	return slices.Concat(findings, keeping(url, server, took, err), reaching(url, server), mayDo(url, server),
+		agreeing(ctx, store))
 }
 
 // sameRemedies are the remedies for differences between members, by wire.Difference.Of.
@@ -86,7 +91,8 @@ func agreeing(ctx context.Context, store *daemon.Store) (findings []Finding) {
 		findings = append(findings, fail(sameRemedies[d.Of], "the members differ: %s", d))
 	}
 	if len(findings) == 0 && len(cluster.Members) > 1 {
-		findings = append(findings, ok("the running members have the same policy, screening list, digest scheme and signer"))
+		findings = append(findings,
+			ok("the running members have the same policy, screening list, digest scheme and signer"))
 	}
 	return findings
 }
@@ -98,9 +104,11 @@ func schemaFinding(url config.DatabaseURL, s postgres.Schema) (f Finding, fits b
 	case s.Version == 0:
 		return fail("attestd store init --url "+owner, "%s: the database has no attestd tables", url), false
 	case s.Version < s.Newest:
-		return fail("attestd store migrate --url "+owner, "%s: the schema has version %d, this attestd needs version %d", url, s.Version, s.Newest), false
+		return fail("attestd store migrate --url "+owner,
+			"%s: the schema has version %d, this attestd needs version %d", url, s.Version, s.Newest), false
 	case s.Check() != nil:
-		return fail("apt install ./attestd_*.deb, of the version that attestd cluster status shows for the others; then: systemctl restart attestd", "%s: %s", url, s.Check()), false
+		return fail(
+			"apt install ./attestd_*.deb, of the version that attestd cluster status shows for the others; then: systemctl restart attestd", "%s: %s", url, s.Check()), false
 	}
 	return f, true
 }
@@ -117,30 +125,44 @@ func ownerOf(url config.DatabaseURL) config.DatabaseURL {
 // keeping reports whether committed data is durable. took and failed are the result of a trial COMMIT.
 func keeping(url config.DatabaseURL, s postgres.Server, took time.Duration, failed error) (findings []Finding) {
 	alter := func(setting, value string) string {
-		return fmt.Sprintf("psql "+text.ShellWord(string(ownerOf(url)))+" -c \"ALTER SYSTEM SET %s = '%s'\" -c 'SELECT pg_reload_conf()'", setting, value)
+		return fmt.Sprintf("psql "+text.ShellWord(string(ownerOf(url)))+
+			" -c \"ALTER SYSTEM SET %s = '%s'\" -c 'SELECT pg_reload_conf()'", setting, value)
 	}
 	if s.InRecovery {
-		findings = append(findings, fail("set store.url to the primary, or to all servers: postgres://attestd@a,b/attestd?target_session_attrs=read-write", "%s is a standby and refuses writes", s.Address))
+		findings = append(findings,
+			fail(
+				"set store.url to the primary, or to all servers: postgres://attestd@a,b/attestd?target_session_attrs=read-write", "%s is a standby and refuses writes", s.Address))
 	}
 	if !s.Fsync {
-		findings = append(findings, fail(alter("fsync", "on"), "fsync is off: a power cut may lose issued attestations, or the whole database"))
+		findings = append(findings,
+			fail(alter("fsync", "on"), "fsync is off: a power cut may lose issued attestations, or the whole database"))
 	}
 	if !s.FullPageWrites {
-		findings = append(findings, fail(alter("full_page_writes", "on"), "full_page_writes is off: a power cut may damage the database"))
+		findings = append(findings,
+			fail(alter("full_page_writes", "on"), "full_page_writes is off: a power cut may damage the database"))
 	}
 	switch {
 	case s.SynchronousCommit == "off" || s.SynchronousCommit == "local" && s.SynchronousFor != "":
-		findings = append(findings, fail(alter("synchronous_commit", "on"), "synchronous_commit is %s: issued attestations are lost if the server or the primary fails", s.SynchronousCommit))
+		findings = append(findings,
+			fail(alter("synchronous_commit", "on"),
+				"synchronous_commit is %s: issued attestations are lost if the server or the primary fails",
+				s.SynchronousCommit))
 	case s.SynchronousFor == "":
 		findings = append(findings, warn(alter("synchronous_standby_names", "ANY 1 (*)")+", once a standby replicates",
 			"synchronous_standby_names is empty: a commit does not wait for a standby, so a promoted standby may lack issued attestations"))
 	case !s.Synchronous():
-		findings = append(findings, warn(alter("synchronous_commit", "on"), "synchronous_commit is %s: a standby may lose commits that it has not written to its disk", s.SynchronousCommit))
+		findings = append(findings,
+			warn(alter("synchronous_commit", "on"),
+				"synchronous_commit is %s: a standby may lose commits that it has not written to its disk",
+				s.SynchronousCommit))
 	case failed == nil:
-		findings = append(findings, ok("a commit reached the disk of a standby in %s (synchronous_commit %s, %s)", took.Round(100*time.Microsecond), s.SynchronousCommit, s.SynchronousFor))
+		findings = append(findings, ok("a commit reached the disk of a standby in %s (synchronous_commit %s, %s)",
+			took.Round(100*time.Microsecond), s.SynchronousCommit, s.SynchronousFor))
 	}
 	if failed != nil {
-		findings = append(findings, fail("psql "+text.ShellWord(string(ownerOf(url)))+" -c 'TABLE pg_stat_replication' shows the standbys; then follow docs/cluster.md, \"The standby is away\"", "the database does not commit, so attestd cannot attest: %s", oneLine(failed)))
+		findings = append(findings,
+			fail("psql "+text.ShellWord(string(ownerOf(url)))+
+				" -c 'TABLE pg_stat_replication' shows the standbys; then follow docs/cluster.md, \"The standby is away\"", "the database does not commit, so attestd cannot attest: %s", oneLine(failed)))
 	}
 	return findings
 }
@@ -148,20 +170,27 @@ func keeping(url config.DatabaseURL, s postgres.Server, took time.Duration, fail
 // reaching reports the server's clock, the security of the connection, and the free connections.
 func reaching(url config.DatabaseURL, s postgres.Server) (findings []Finding) {
 	if apart := s.Offset.Abs(); apart > clockApart {
-		findings = append(findings, warn("synchronize the clocks of this machine and of the database: systemctl enable --now systemd-timesyncd (or chrony)",
-			"the database's clock differs from this machine's by %s", apart.Round(time.Millisecond)))
+		findings = append(findings,
+			warn(
+				"synchronize the clocks of this machine and of the database: systemctl enable --now systemd-timesyncd (or chrony)",
+				"the database's clock differs from this machine's by %s", apart.Round(time.Millisecond)))
 	}
 	switch {
 	case s.Remote && s.TLS == "":
-		findings = append(findings, fail("set sslmode=verify-full in store.url", "the connection crosses the network without TLS"))
+		findings = append(findings,
+			fail("set sslmode=verify-full in store.url", "the connection crosses the network without TLS"))
 	case s.Remote && !postgres.VerifiesHost(string(url)):
-		findings = append(findings, warn("set sslmode=verify-full in store.url, and sslrootcert unless the system trusts the server's CA", "%s, but the server's name is not verified", s.TLS))
+		findings = append(findings,
+			warn("set sslmode=verify-full in store.url, and sslrootcert unless the system trusts the server's CA",
+				"%s, but the server's name is not verified", s.TLS))
 	case s.Remote:
 		findings = append(findings, ok("the connection uses %s", s.TLS))
 	}
 	if left := s.Most - s.Connections; left < fewConnections {
-		findings = append(findings, warn("psql "+text.ShellWord(string(ownerOf(url)))+" -c 'ALTER SYSTEM SET max_connections = 200', then restart the server; or close other connections, which SELECT * FROM pg_stat_activity lists",
-			"%d of %d connections are in use; an appliance needs up to %d", s.Connections, s.Most, fewConnections))
+		findings = append(findings,
+			warn("psql "+text.ShellWord(string(ownerOf(url)))+
+				" -c 'ALTER SYSTEM SET max_connections = 200', then restart the server; or close other connections, which SELECT * FROM pg_stat_activity lists",
+				"%d of %d connections are in use; an appliance needs up to %d", s.Connections, s.Most, fewConnections))
 	}
 	return findings
 }
@@ -171,12 +200,14 @@ func mayDo(url config.DatabaseURL, s postgres.Server) []Finding {
 	owner := text.ShellWord(string(ownerOf(url)))
 	switch {
 	case len(s.Missing) > 0:
-		return []Finding{fail("attestd store init --url "+owner+" --role "+s.Role, "the role %s lacks %s", s.Role, strings.Join(s.Missing, ", "))}
+		return []Finding{fail("attestd store init --url "+owner+" --role "+s.Role, "the role %s lacks %s", s.Role,
+			strings.Join(s.Missing, ", "))}
 	case slices.Contains(s.Powers, "SUPERUSER") || len(s.Owned) > 0:
 		return []Finding{fail("attestd store init --url "+owner+" --role attestd, then set store.url as it prints",
 			"the daemon's role owns the tables, or may change them: an attacker in the daemon could rewrite the journal")}
 	case len(s.Powers) > 0:
-		return []Finding{warn(revoke(owner, s), "the daemon's role has unnecessary privileges: %s", strings.Join(s.Powers, ", "))}
+		return []Finding{warn(revoke(owner, s), "the daemon's role has unnecessary privileges: %s",
+			strings.Join(s.Powers, ", "))}
 	}
 	return []Finding{ok("the role %s has the privileges it needs, and cannot change tables", s.Role)}
 }

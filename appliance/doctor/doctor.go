@@ -217,7 +217,8 @@ func (c checkup) inTime(ctx context.Context, p *subject) []Finding {
 	go func() {
 		defer func() {
 			if cause := recover(); cause != nil {
-				found <- []Finding{fail("report this fault of attestd to its makers, with this line", "the check panicked: %v (%s)", cause, panickedAt())}
+				found <- []Finding{fail("report this fault of attestd to its makers, with this line",
+					"the check panicked: %v (%s)", cause, panickedAt())}
 			}
 		}()
 		found <- c.run(ctx, &own)
@@ -234,7 +235,8 @@ func (c checkup) inTime(ctx context.Context, p *subject) []Finding {
 	case findings := <-found:
 		return findings
 	case <-late.C:
-		return []Finding{fail("read the kernel's log (dmesg), and check the disk, the HSM or the network that this check uses",
+		return []Finding{fail(
+			"read the kernel's log (dmesg), and check the disk, the HSM or the network that this check uses",
 			"the check hangs: no result after %s", took)}
 	}
 }
@@ -270,17 +272,21 @@ func checkDaemon(_ context.Context, p *subject) []Finding {
 	up := time.Since(p.daemon.Started).Round(time.Second)
 	findings := []Finding{ok("running for %s, signing as %s", up, p.daemon.SignerAddress)}
 	if p.daemon.Version != p.Version {
-		findings = append(findings, warn("systemctl restart attestd", "the daemon has version %s, this command has version %s", p.daemon.Version, p.Version))
+		findings = append(findings, warn("systemctl restart attestd",
+			"the daemon has version %s, this command has version %s", p.daemon.Version, p.Version))
 	}
 	if used, named := p.daemon.Store, daemon.StoreName(p.config); used != "" && used != named {
 		remedy := "systemctl restart attestd"
 		if p.config.Store.URL != "" && config.IsDatabaseURL(used) {
 			remedy = "attestd reload"
 		}
-		findings = append(findings, fail(remedy, "the daemon uses the store %s, but the configuration says %s", used, named))
+		findings = append(findings,
+			fail(remedy, "the daemon uses the store %s, but the configuration says %s", used, named))
 	}
 	for part, cause := range p.daemon.Failing {
-		findings = append(findings, fail("read the log: journalctl -u attestd; attestd recovers automatically once the cause is gone", "%s: %s", part, cause))
+		findings = append(findings,
+			fail("read the log: journalctl -u attestd; attestd recovers automatically once the cause is gone", "%s: %s",
+				part, cause))
 	}
 	return findings
 }

@@ -13,11 +13,13 @@ import (
 
 func TestACommitThatNoStandbyConfirmsIsAFailure(t *testing.T) {
 	server := postgres.Server{Fsync: true, FullPageWrites: true, SynchronousCommit: "on", SynchronousFor: "ANY 1 (*)"}
-	if found := keeping("postgres://attestd@db/attestd", server, time.Millisecond, nil); len(found) != 1 || found[0].State != OK {
+	if found := keeping("postgres://attestd@db/attestd", server, time.Millisecond, nil); len(found) != 1 ||
+		found[0].State != OK {
 		t.Errorf("with a standby: %+v", found)
 	}
 	found := keeping("postgres://attestd@db/attestd", server, 0, errors.New("no answer: check its synchronous standby"))
-	if len(found) != 1 || found[0].State != Fail || !strings.Contains(found[0].Detail, "the database does not commit, so attestd cannot attest: no answer") ||
+	if len(found) != 1 || found[0].State != Fail ||
+		!strings.Contains(found[0].Detail, "the database does not commit, so attestd cannot attest: no answer") ||
 		!strings.Contains(found[0].Remedy, "pg_stat_replication") {
 		t.Errorf("without one: %+v", found)
 	}
@@ -29,7 +31,8 @@ func TestACheckThatHangsIsAFailedCheck(t *testing.T) {
 		defer close(hang)
 		c := checkup{"disk", func(context.Context, *subject) []Finding { <-hang; return nil }}
 		found := c.inTime(t.Context(), &subject{})
-		if len(found) != 1 || found[0].State != Fail || !strings.Contains(found[0].Detail, "hangs") || found[0].Remedy == "" {
+		if len(found) != 1 || found[0].State != Fail || !strings.Contains(found[0].Detail, "hangs") ||
+			found[0].Remedy == "" {
 			t.Errorf("%+v", found)
 		}
 		c.run = func(ctx context.Context, _ *subject) []Finding {
@@ -60,7 +63,8 @@ func TestAHangingCheckEndsSoonAfterDoctorIsCancelled(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()
-		if found := c.inTime(ctx, new(subject)); len(found) != 1 || found[0].State != Fail || time.Since(began) != time.Second+checkGrace {
+		if found := c.inTime(ctx, new(subject)); len(found) != 1 || found[0].State != Fail ||
+			time.Since(began) != time.Second+checkGrace {
 			t.Errorf("%+v after %s", found, time.Since(began))
 		}
 	})

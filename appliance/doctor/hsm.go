@@ -130,10 +130,12 @@ func (p *subject) tokenRemedy() string {
 		return "check that the HSM's device or server is up, and that the PKCS#11 library's own configuration names it"
 	}
 	restore := "restore it from the HSM's own backup"
-	if tokens := softhsm.TokenDir(p.Source.Getenv(softhsm.ConfVariable)); tokens != "" && softhsm.IsModule(p.uri.ModulePath) {
+	if tokens := softhsm.TokenDir(p.Source.Getenv(softhsm.ConfVariable)); tokens != "" &&
+		softhsm.IsModule(p.uri.ModulePath) {
 		restore = restoreSoftHSM(tokens)
 	}
-	return "correct hsm.uri; if the token is lost, " + restore + ". On a new appliance, create the token: attestd hsm init"
+	return "correct hsm.uri; if the token is lost, " + restore +
+		". On a new appliance, create the token: attestd hsm init"
 }
 
 func checkPIN(_ context.Context, p *subject) []Finding {
@@ -148,19 +150,23 @@ func checkPIN(_ context.Context, p *subject) []Finding {
 	case p.hsmErr != nil || t.Label == "" && t.Serial == "":
 		return nil
 	case t.PINLocked:
-		return []Finding{fail("let the token's security officer set a new PIN, with the HSM vendor's tool", "the token has locked the PIN")}
+		return []Finding{fail("let the token's security officer set a new PIN, with the HSM vendor's tool",
+			"the token has locked the PIN")}
 	case t.PINFinalTry:
 		return []Finding{fail(byHand, "one more wrong PIN locks the token, so it was not tried")}
 	case p.hsm.WrongPIN:
-		return []Finding{fail("do not guess: doctor tried the PIN once, and tokens lock after a few failures. "+newPIN, "%s", p.hsm.LastError)}
+		return []Finding{fail("do not guess: doctor tried the PIN once, and tokens lock after a few failures. "+newPIN,
+			"%s", p.hsm.LastError)}
 	case p.running():
 		return []Finding{ok("the daemon is logged in")}
 	case p.hsm.Key.Curve == "" && !p.hsm.NotFound && !p.hsm.Ready && os.Geteuid() != 0 && p.hasCredential():
 		return []Finding{warn(asRoot, "not tried: the PIN is a credential of the service, which only root can decrypt")}
 	case p.hsm.Key.Curve == "" && !p.hsm.NotFound && !p.hsm.Ready:
-		return []Finding{fail("put the PIN into the file or credential that pin-source names, readable for the user "+p.service.Name+" only", "%s", p.hsm.LastError)}
+		return []Finding{fail("put the PIN into the file or credential that pin-source names, readable for the user "+
+			p.service.Name+" only", "%s", p.hsm.LastError)}
 	case t.PINCountLow:
-		return []Finding{warn("find out which program or person used a wrong PIN", "works, but the token has counted a wrong PIN since the last login")}
+		return []Finding{warn("find out which program or person used a wrong PIN",
+			"works, but the token has counted a wrong PIN since the last login")}
 	}
 	return []Finding{ok("works")}
 }
@@ -178,16 +184,19 @@ func checkKey(ctx context.Context, p *subject) []Finding {
 	case k.Curve == "":
 		return nil // the PIN check reports the fault
 	case !p.running() && !p.hsm.Ready:
-		return []Finding{fail("generate another key: attestd hsm keygen; then set its label in hsm.uri", "%s", p.hsm.LastError)}
+		return []Finding{fail("generate another key: attestd hsm keygen; then set its label in hsm.uri", "%s",
+			p.hsm.LastError)}
 	case other != nil:
 		return []Finding{fail(other.Remedy, "%s", other.Detail)}
 	case !k.Sensitive || k.Extractable:
-		return []Finding{warn("generate a key that cannot leave the token: attestd hsm keygen", "%s can be extracted from the HSM (hsm.allow_extractable is set)", k.Label)}
+		return []Finding{warn("generate a key that cannot leave the token: attestd hsm keygen",
+			"%s can be extracted from the HSM (hsm.allow_extractable is set)", k.Label)}
 	}
 	return []Finding{ok("%s: %s, cannot leave the HSM, address %s", k.Label, k.Curve, keyAddress(k))}
 }
 
-// keyRemedy suggests a new key only if the token has none: a new key has another address, which contracts do not accept.
+// keyRemedy suggests a new key only if the token has none: a new key has another address, which contracts do not
+// accept.
 func (p *subject) keyRemedy() string {
 	if p.hsm.OtherKeys {
 		return "correct object or id in hsm.uri, then: systemctl restart attestd"

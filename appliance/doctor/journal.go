@@ -30,7 +30,8 @@ const (
 func checkJournal(ctx context.Context, p *subject) []Finding {
 	db, key := filepath.Join(p.config.DataDir, archive.StoreFile), filepath.Join(p.config.DataDir, archive.LogKeyFile)
 	if !p.running() && !daemon.StoreExists(p.config) && !files.Exists(key) {
-		return []Finding{ok("none yet: the first start creates it. On a machine that replaces another, run this first: attestd restore FILE")}
+		return []Finding{ok(
+			"none yet: the first start creates it. On a machine that replaces another, run this first: attestd restore FILE")}
 	}
 	journal, verifier, err := p.openJournal()
 	if err == nil {
@@ -46,11 +47,13 @@ func checkJournal(ctx context.Context, p *subject) []Finding {
 	case errors.Is(err, fs.ErrPermission):
 		return []Finding{warn(asRoot, "%s", err)}
 	case p.config.Store.URL != "":
-		return []Finding{fail("see the findings on the database, then list all damage: attestd log verify", "%s", oneLine(err))}
+		return []Finding{fail("see the findings on the database, then list all damage: attestd log verify", "%s",
+			oneLine(err))}
 	case files.Exists(db) && !files.Exists(key):
 		return []Finding{fail("restore both from a backup: attestd restore --force FILE", "%s", err)}
 	}
-	return []Finding{fail("list all damage: attestd log verify. Stop attestd, keep a copy of "+text.ShellWord(p.config.DataDir)+
+	return []Finding{fail("list all damage: attestd log verify. Stop attestd, keep a copy of "+
+		text.ShellWord(p.config.DataDir)+
 		" as evidence, then restore the newest backup: attestd restore --force FILE", "%s", err)}
 }
 
@@ -106,7 +109,8 @@ func (s journalSample) String() string {
 	case s.size:
 		return fmt.Sprintf("%d records and their checkpoint are valid; all were checked", s.size)
 	}
-	return fmt.Sprintf("%d records with a valid checkpoint; %d of them, the newest and random ones, were checked (attestd log verify checks all)", s.size, s.checked)
+	return fmt.Sprintf(
+		"%d records with a valid checkpoint; %d of them, the newest and random ones, were checked (attestd log verify checks all)", s.size, s.checked)
 }
 
 // sampleJournal checks the checkpoint and the sampled records. It returns the first fault.
@@ -121,7 +125,8 @@ func sampleJournal(ctx context.Context, from journal, verifier note.Verifier) (s
 	}
 	s.size = tree.N
 	for _, before := range sampledPlaces(tree.N) {
-		entries, err := from.Records(ctx, appliance.JournalQuery{Before: before, Limit: int(min(sampledAtOnce, before))})
+		entries, err := from.Records(ctx,
+			appliance.JournalQuery{Before: before, Limit: int(min(sampledAtOnce, before))})
 		if err != nil {
 			return s, fmt.Errorf("records before %d: %w", before, err)
 		}

@@ -21,7 +21,8 @@ func checkAttestorKeys(_ context.Context, p *subject) (all []Finding) {
 		}
 		bound[k.Attestor]++
 		if keys[k.Attestor] == "" {
-			all = append(all, fail("attestd key bind "+k.ID+" --attestor NAME", "API key %s, %s, cannot attest: it is bound to %s, which is not in hsm.keys", k.ID, k.Name, k.Attestor))
+			all = append(all, fail("attestd key bind "+k.ID+" --attestor NAME",
+				"API key %s, %s, cannot attest: it is bound to %s, which is not in hsm.keys", k.ID, k.Name, k.Attestor))
 		}
 	}
 	unopened := make(map[string]string)
@@ -36,10 +37,14 @@ func checkAttestorKeys(_ context.Context, p *subject) (all []Finding) {
 		case why == notLoaded:
 			all = append(all, warn("attestd reload", "%s: %s", k.Name, why))
 		case why != "":
-			all = append(all, fail("check its token; attestd opens it again within a minute. After a refused PIN: systemctl restart attestd", "%s cannot be opened: %s", k.Name, why))
+			all = append(all,
+				fail(
+					"check its token; attestd opens it again within a minute. After a refused PIN: systemctl restart attestd", "%s cannot be opened: %s", k.Name, why))
 		case k.State == appliance.AttestorKeyRetiring && p.running():
-			all = append(all, warn("once its attestations are redeemed and no API key is bound to it, remove it from hsm.keys, then: attestd reload (docs/rotation.md)",
-				"%s, %s, is retiring; %d API keys are bound to it", k.Name, k.Address, bound[k.Name]))
+			all = append(all,
+				warn(
+					"once its attestations are redeemed and no API key is bound to it, remove it from hsm.keys, then: attestd reload (docs/rotation.md)",
+					"%s, %s, is retiring; %d API keys are bound to it", k.Name, k.Address, bound[k.Name]))
 		case standard:
 			all = append(all, ok("%s, %s, is the default, for API keys without a binding", k.Name, k.Address))
 		default:

@@ -66,7 +66,8 @@ func (p *subject) reachUpstream(ctx context.Context) Finding {
 		if p.config.GraphQL.Source == config.FromProxy {
 			return fail(remedy, "%s: %s", address, text.OneLine(err.Error()))
 		}
-		return warn(remedy+"; until then, attestd answers from the replica", "%s: %s", address, text.OneLine(err.Error()))
+		return warn(remedy+"; until then, attestd answers from the replica", "%s: %s", address,
+			text.OneLine(err.Error()))
 	}
 	return ok("%s answers in %s", address, time.Since(began).Round(time.Millisecond))
 }
@@ -74,11 +75,14 @@ func (p *subject) reachUpstream(ctx context.Context) Finding {
 func followerFinding(f *follower.Status) Finding {
 	switch {
 	case f == nil:
-		return warn("systemctl restart attestd", "the daemon does not follow the upstream: graphql.upstream was set after the daemon started")
+		return warn("systemctl restart attestd",
+			"the daemon does not follow the upstream: graphql.upstream was set after the daemon started")
 	case f.Failing:
-		return warn("check the upstream and the network; the follower retries automatically", "the follower fails, lag %s: %s", text.Lag(*f), text.OneLine(f.LastError))
+		return warn("check the upstream and the network; the follower retries automatically",
+			"the follower fails, lag %s: %s", text.Lag(*f), text.OneLine(f.LastError))
 	case f.UnlistedRows > 0:
-		return warn("compare with another upstream: attestd replica verify; the follower searches for missing rows every hour, or now with: attestd replica sync",
+		return warn(
+			"compare with another upstream: attestd replica verify; the follower searches for missing rows every hour, or now with: attestd replica sync",
 			"the follower is %s, lag %s", text.Follower(*f), text.Lag(*f))
 	}
 	return ok("the follower is %s, lag %s", text.Follower(*f), text.Lag(*f))
@@ -96,14 +100,17 @@ func checkClock(ctx context.Context, p *subject) []Finding {
 			"so that new records get that time until then"
 		state := "new records get that time until the clock reaches it"
 		if last.Sub(now) > p.config.Journal.MaxAhead {
-			state = "attestd does not sign until the clock is within journal.max_ahead (" + p.config.Journal.MaxAhead.String() + ") of it"
+			state = "attestd does not sign until the clock is within journal.max_ahead (" +
+				p.config.Journal.MaxAhead.String() + ") of it"
 		}
-		return []Finding{fail(remedy+wasWrong, "the clock says %s, which is before the journal's last record of %s: %s", text.Time(now), text.Time(last), state)}
+		return []Finding{fail(remedy+wasWrong, "the clock says %s, which is before the journal's last record of %s: %s",
+			text.Time(now), text.Time(last), state)}
 	}
 	synchronised, within, err := daemon.ClockIsSynchronised()
 	switch {
 	case errors.Is(err, fs.ErrPermission): // inside the service's sandbox (ProtectClock=)
-		return []Finding{warn(asRoot, "the service's sandbox hides whether the clock is synchronized; it says %s", text.Time(now))}
+		return []Finding{warn(asRoot, "the service's sandbox hides whether the clock is synchronized; it says %s",
+			text.Time(now))}
 	case err != nil:
 		return []Finding{warn(remedy, "unknown whether the clock is synchronized: %s", err)}
 	case !synchronised:
@@ -148,9 +155,11 @@ func checkDiskSpace(_ context.Context, p *subject) []Finding {
 	least := int64(p.config.Journal.MinFree)
 	switch {
 	case free < least:
-		return []Finding{fail(remedy, "%s: %s free; attestd does not sign below %s (journal.min_free)", dir, config.RoundedSize(free), p.config.Journal.MinFree)}
+		return []Finding{fail(remedy, "%s: %s free; attestd does not sign below %s (journal.min_free)", dir,
+			config.RoundedSize(free), p.config.Journal.MinFree)}
 	case free < 10*least:
-		return []Finding{warn(remedy, "%s: only %s free of %s; attestd does not sign below %s (journal.min_free)", dir, config.RoundedSize(free), config.RoundedSize(total), p.config.Journal.MinFree)}
+		return []Finding{warn(remedy, "%s: only %s free of %s; attestd does not sign below %s (journal.min_free)", dir,
+			config.RoundedSize(free), config.RoundedSize(total), p.config.Journal.MinFree)}
 	}
 	return []Finding{ok("%s: %s free of %s", dir, config.RoundedSize(free), config.RoundedSize(total))}
 }
@@ -182,20 +191,25 @@ func checkDiskSync(ctx context.Context, p *subject) []Finding {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err == nil {
 		if name, volatile := volatileDisk(int64(s.Type)); volatile {
-			findings = append(findings, warn(remedy, "%s is on %s: synced writes may not survive a power cut, and file locks may not work", dir, name))
+			findings = append(findings, warn(remedy,
+				"%s is on %s: synced writes may not survive a power cut, and file locks may not work", dir, name))
 		}
 	}
 	measured, err := p.MeasureSync(ctx)
 	took := measured.Took
 	switch {
 	case err != nil:
-		findings = append(findings, fail("the disk or its controller does not answer; read the kernel's log: dmesg", "the disk of %s hangs: %s", dir, err))
+		findings = append(findings, fail("the disk or its controller does not answer; read the kernel's log: dmesg",
+			"the disk of %s hangs: %s", dir, err))
 	case measured.Forbidden:
 		findings = append(findings, warn(asRoot, "not measured: %s", measured.Failure))
 	case measured.Failure != "":
-		findings = append(findings, fail("read the kernel's log: dmesg; mount a working disk there, then: attestd restore FILE", "the disk refuses writes: %s", measured.Failure))
+		findings = append(findings,
+			fail("read the kernel's log: dmesg; mount a working disk there, then: attestd restore FILE",
+				"the disk refuses writes: %s", measured.Failure))
 	case took > slowSync:
-		findings = append(findings, warn(remedy, "a write and its sync take %s; each attestation waits for one", took.Round(time.Millisecond)))
+		findings = append(findings,
+			warn(remedy, "a write and its sync take %s; each attestation waits for one", took.Round(time.Millisecond)))
 	default:
 		findings = append(findings, ok("a write and its sync take %s", took.Round(10*time.Microsecond)))
 	}
@@ -262,7 +276,8 @@ func (p *subject) guardedFiles() []guarded {
 		{what: "data_dir", path: data, most: 0o700, owned: true, readable: true, state: Warn},
 	}
 	for _, s := range daemon.Secrets(p.config) { // attestd does not start if other users can read one
-		files = append(files, guarded{what: s.Name, path: s.Path, most: s.Most, owned: s.Most == 0o600, readable: true, state: Fail})
+		files = append(files,
+			guarded{what: s.Name, path: s.Path, most: s.Most, owned: s.Most == 0o600, readable: true, state: Fail})
 	}
 	t := p.config.Server.TLS
 	for _, f := range []guarded{
@@ -276,7 +291,8 @@ func (p *subject) guardedFiles() []guarded {
 	}
 	for _, h := range p.config.GraphQL.UpstreamHeaders {
 		if path, err := daemon.HeaderFile(h); err == nil && path != "" {
-			files = append(files, guarded{what: "header " + h.Name, path: path, most: 0o640, readable: true, state: Fail})
+			files = append(files,
+				guarded{what: "header " + h.Name, path: path, most: 0o640, readable: true, state: Fail})
 		}
 	}
 	return append(files, p.softHSMFiles()...)
@@ -289,7 +305,8 @@ func (p *subject) softHSMFiles() (files []guarded) {
 	if conf == "" || !softhsm.IsModule(p.hsm.Module.Path) {
 		return nil
 	}
-	files = append(files, guarded{what: "SoftHSM's configuration", path: conf, most: 0o755, readable: true, state: Fail})
+	files = append(files,
+		guarded{what: "SoftHSM's configuration", path: conf, most: 0o755, readable: true, state: Fail})
 	tokens := softhsm.TokenDir(conf)
 	if tokens == "" {
 		return files
@@ -300,7 +317,8 @@ func (p *subject) softHSMFiles() (files []guarded) {
 			if d.IsDir() {
 				most = 0o700
 			}
-			files = append(files, guarded{what: "SoftHSM's tokens", path: path, most: most, owned: true, readable: true, state: Warn})
+			files = append(files,
+				guarded{what: "SoftHSM's tokens", path: path, most: most, owned: true, readable: true, state: Warn})
 		}
 		return nil // the module reports unreadable files
 	})
@@ -344,9 +362,11 @@ func (p *subject) judge(g guarded, stat fs.FileInfo) (Finding, bool) {
 		return Finding{State: g.state, Remedy: fmt.Sprintf("chmod %04o %s", most, path),
 			Detail: fmt.Sprintf("%s: %s has mode %04o: other users have access", g.what, g.path, mode)}, true
 	case g.owned && owner.Uid != p.service.UID:
-		return fail(fmt.Sprintf("chown %s: %s", p.service.Name, path), "%s: %s belongs to user %d, not to the daemon's user %s", g.what, g.path, owner.Uid, p.service.Name), true
+		return fail(fmt.Sprintf("chown %s: %s", p.service.Name, path),
+			"%s: %s belongs to user %d, not to the daemon's user %s", g.what, g.path, owner.Uid, p.service.Name), true
 	case g.readable && !p.service.Reads(owner, mode):
-		return fail(fmt.Sprintf("chown %s: %s", p.service.Name, path), "%s: %s is not readable for the daemon's user %s", g.what, g.path, p.service.Name), true
+		return fail(fmt.Sprintf("chown %s: %s", p.service.Name, path),
+			"%s: %s is not readable for the daemon's user %s", g.what, g.path, p.service.Name), true
 	}
 	return Finding{}, false
 }
@@ -354,7 +374,8 @@ func (p *subject) judge(g guarded, stat fs.FileInfo) (Finding, bool) {
 func checkPorts(ctx context.Context, p *subject) []Finding {
 	var findings []Finding
 	for _, at := range []struct{ name, address string }{
-		{"server.listen", p.config.Server.Listen}, {"metrics.listen", p.config.Metrics.Listen}, {"console.listen", p.config.Console.Listen},
+		{"server.listen", p.config.Server.Listen}, {"metrics.listen", p.config.Metrics.Listen},
+		{"console.listen", p.config.Console.Listen},
 	} {
 		if at.address != "" {
 			findings = append(findings, p.checkPort(ctx, at.name, at.address))
@@ -378,7 +399,8 @@ func (p *subject) checkPort(ctx context.Context, name, address string) Finding {
 	case errors.Is(err, syscall.EADDRINUSE) && name == "server.listen" && p.socket.active:
 		return ok("%s %s: held by attestd.socket", name, address)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fail("find the program (ss -ltnp) and stop it, or change "+name, "%s %s: in use by another program", name, address)
+		return fail("find the program (ss -ltnp) and stop it, or change "+name, "%s %s: in use by another program",
+			name, address)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fail("change "+name, "%s %s: not an address of this machine", name, address)
 	case err != nil && !errors.Is(err, syscall.EACCES):
@@ -388,7 +410,8 @@ func (p *subject) checkPort(ctx context.Context, name, address string) Finding {
 		_ = l.Close()
 	}
 	if _, port, _ := config.SplitPort(address); privileged(port) && !p.service.IsRoot() {
-		return warn("let systemd listen: systemctl enable attestd.socket && systemctl restart attestd", "%s %s: the user %s may not listen on this port", name, address, p.service.Name)
+		return warn("let systemd listen: systemctl enable attestd.socket && systemctl restart attestd",
+			"%s %s: the user %s may not listen on this port", name, address, p.service.Name)
 	}
 	return ok("%s %s: free", name, address)
 }
@@ -439,7 +462,8 @@ func checkCertificate(_ context.Context, p *subject) []Finding {
 	}
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil {
-		return []Finding{fail("set server.tls.cert and server.tls.key to a certificate chain and its key, in PEM", "%s", err)}
+		return []Finding{fail("set server.tls.cert and server.tls.key to a certificate chain and its key, in PEM", "%s",
+			err)}
 	}
 	const renew = "renew the certificate, then: systemctl reload attestd"
 	leaf, now := pair.Leaf, time.Now()
@@ -449,7 +473,8 @@ func checkCertificate(_ context.Context, p *subject) []Finding {
 	case now.Before(leaf.NotBefore):
 		return []Finding{fail("wait, or correct the clock", "not valid before %s", text.Time(leaf.NotBefore))}
 	case leaf.NotAfter.Sub(now) < certificateWarning:
-		return []Finding{warn(renew, "expires %s, in %d days", text.Time(leaf.NotAfter), int(leaf.NotAfter.Sub(now).Hours()/24))}
+		return []Finding{warn(renew, "expires %s, in %d days", text.Time(leaf.NotAfter),
+			int(leaf.NotAfter.Sub(now).Hours()/24))}
 	}
 	return []Finding{ok("for %s, until %s", names(leaf), text.Time(leaf.NotAfter))}
 }

@@ -26,7 +26,8 @@ func checkMark(ctx context.Context, p *subject) []Finding {
 		case client.CodeOf(err) == appliance.CodeJournalLost:
 			return []Finding{fail(lostRemedy, "%s", err)}
 		case err != nil:
-			return []Finding{warn("see the other findings, and the log: journalctl -u attestd", "cannot compare the journal with its published checkpoint: %s", err)}
+			return []Finding{warn("see the other findings, and the log: journalctl -u attestd",
+				"cannot compare the journal with its published checkpoint: %s", err)}
 		}
 		return []Finding{ok("the journal has all records of %s", path)}
 	}
@@ -45,7 +46,8 @@ func checkMark(ctx context.Context, p *subject) []Finding {
 	case err != nil:
 		return []Finding{warn(asRoot, "%s", err)}
 	case mark.Signed == nil:
-		return []Finding{warn("start attestd, which creates it: systemctl start attestd", "%s does not exist, so an earlier loss would not be noticed", path)}
+		return []Finding{warn("start attestd, which creates it: systemctl start attestd",
+			"%s does not exist, so an earlier loss would not be noticed", path)}
 	}
 	return []Finding{ok("the journal has all %d published records", mark.Tree.N)}
 }

@@ -22,10 +22,12 @@ func checkStop(ctx context.Context, p *subject) []Finding {
 	}
 	var findings []Finding
 	if pause := state.Paused; pause != nil {
-		findings = append(findings, warn("once the reason no longer applies: attestd resume", "attesting is paused by %s since %s: %s", pause.By, pause.Time.Format(time.RFC3339), pause.Reason))
+		findings = append(findings, warn("once the reason no longer applies: attestd resume",
+			"attesting is paused by %s since %s: %s", pause.By, pause.Time.Format(time.RFC3339), pause.Reason))
 	}
 	if halt := state.Halted; halt != nil {
-		findings = append(findings, fail("find the cause: attestd chain status; once it is resolved: attestd resume", "attesting is halted since %s: %s", halt.Time.Format(time.RFC3339), halt.Reason))
+		findings = append(findings, fail("find the cause: attestd chain status; once it is resolved: attestd resume",
+			"attesting is halted since %s: %s", halt.Time.Format(time.RFC3339), halt.Reason))
 	}
 	if len(findings) == 0 {
 		findings = []Finding{ok("attesting is neither paused nor halted")}
@@ -59,7 +61,8 @@ func checkPolicy(ctx context.Context, p *subject) []Finding {
 	var findings []Finding
 	for id := range policy.Keys {
 		if !known(id) {
-			findings = append(findings, warn("list the keys: attestd key list; correct "+path+", then: attestd reload", "the policy has rules for API key %s, which does not exist", id))
+			findings = append(findings, warn("list the keys: attestd key list; correct "+path+", then: attestd reload",
+				"the policy has rules for API key %s, which does not exist", id))
 		}
 	}
 	if len(findings) == 0 {

@@ -35,7 +35,8 @@ func (p *subject) judgeReplica(ctx context.Context) Finding {
 		fill, anew = "fill it: attestd replica sync", "; the follower fills it again"
 	}
 	if stat, err := os.Stat(path); err == nil && !p.running() {
-		f, found := p.judge(guarded{what: "replica", path: path, most: 0o600, owned: true, readable: true, state: Warn}, stat)
+		f, found := p.judge(guarded{what: "replica", path: path, most: 0o600, owned: true, readable: true, state: Warn},
+			stat)
 		if f.State = Warn; found {
 			return f
 		}
@@ -43,15 +44,18 @@ func (p *subject) judgeReplica(ctx context.Context) Finding {
 	status, err := p.replicaStatus(ctx)
 	switch {
 	case p.running() && err != nil:
-		return warn("read the log: journalctl -u attestd; attestd retries automatically", "reads are refused, attestations are not affected: %s", err)
+		return warn("read the log: journalctl -u attestd; attestd retries automatically",
+			"reads are refused, attestations are not affected: %s", err)
 	case isUselessReplica(err):
-		return warn("start attestd, which sets the file aside and creates an empty one: systemctl start attestd"+anew, "%s", err)
+		return warn("start attestd, which sets the file aside and creates an empty one: systemctl start attestd"+anew,
+			"%s", err)
 	case err != nil:
 		return warn(asRoot, "%s", err)
 	case status.Newest.IsZero():
 		return warn(fill, "empty: GraphQL queries return no rows")
 	case time.Since(status.Newest) > staleReplica && !p.config.Follows(): // checkFollowing covers replicas that follow
-		return warn(fill, "%d transfers, the newest from %s", status.Rows[index.TransferType.Name], text.Age(status.Newest))
+		return warn(fill, "%d transfers, the newest from %s", status.Rows[index.TransferType.Name],
+			text.Age(status.Newest))
 	}
 	return ok("%d transfers, the newest from %s", status.Rows[index.TransferType.Name], text.Age(status.Newest))
 }
@@ -77,7 +81,8 @@ func (p *subject) setAside() []Finding {
 	if p.config.Follows() {
 		remedy = "the follower fills the new replica, see: attestd replica status"
 	}
-	return []Finding{warn(remedy+"; remove the old one when it is no longer needed: rm -r "+text.ShellWord(path)+".damaged-*",
+	return []Finding{warn(remedy+"; remove the old one when it is no longer needed: rm -r "+text.ShellWord(path)+
+		".damaged-*",
 		"a replica that was damaged, or of another version, was set aside: %s%s", last, when)}
 }
 

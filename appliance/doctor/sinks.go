@@ -43,7 +43,8 @@ func judgeSink(s sinks.Status) Finding {
 	case s.Failing != "":
 		return warn(remedy, "%s to %s: %s; failing since %s: %s", s.Name, s.To, left, text.Time(s.Since), s.Failing)
 	case behind > latestSink:
-		return warn("if the number does not fall, raise batch and batch_bytes in audit.sinks", "%s to %s: %s, the oldest %s old", s.Name, s.To, left, behind)
+		return warn("if the number does not fall, raise batch and batch_bytes in audit.sinks",
+			"%s to %s: %s, the oldest %s old", s.Name, s.To, left, behind)
 	}
 	return ok("%s to %s: %s", s.Name, s.To, left)
 }

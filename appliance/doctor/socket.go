@@ -17,7 +17,8 @@ type socketUnit struct {
 
 // askSystemd returns the state of attestd.socket. Without systemd, it returns the zero value.
 func askSystemd(ctx context.Context) (u socketUnit) {
-	out, err := exec.CommandContext(ctx, "systemctl", "show", "attestd.socket", "--property=UnitFileState,ActiveState,Listen").Output()
+	out, err := exec.CommandContext(ctx,
+		"systemctl", "show", "attestd.socket", "--property=UnitFileState,ActiveState,Listen").Output()
 	if err != nil {
 		return u
 	}

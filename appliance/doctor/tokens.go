@@ -47,7 +47,8 @@ func (t *token) told(status hsm.Status, err error) {
 // ofItsKey returns the status of the token's attestor key. If the daemon has not opened the key, or does not know it
 // yet, the token's standing is hsm.TokenFailing.
 func (t *token) ofItsKey(status hsm.Status) hsm.Status {
-	t.standing = &hsm.Standing{KeyName: t.key.Name, Position: t.position, Name: t.uri.Label(), State: hsm.TokenFailing, Reason: notLoaded}
+	t.standing = &hsm.Standing{KeyName: t.key.Name, Position: t.position, Name: t.uri.Label(), State: hsm.TokenFailing,
+		Reason: notLoaded}
 	for _, k := range status.Keys {
 		if k.Name != t.key.Name {
 			continue
@@ -118,7 +119,8 @@ func checkTokens(_ context.Context, p *subject) (all []Finding) {
 
 func checkTokensOf(tokens []token) (all []Finding) {
 	if tokens[0].key.Address == "" {
-		all = append(all, warn("set the attestor's address as hsm.address", "hsm.address is empty, so attestd cannot tell which key is right if the tokens differ"))
+		all = append(all, warn("set the attestor's address as hsm.address",
+			"hsm.address is empty, so attestd cannot tell which key is right if the tokens differ"))
 	}
 	well := 0
 	for _, t := range tokens {
@@ -127,18 +129,23 @@ func checkTokensOf(tokens []token) (all []Finding) {
 			well++
 		case s == nil: // its own checks report it
 		case s.State == hsm.TokenRefused:
-			all = append(all, fail("correct its entry in hsm.uris and its PIN, or import the key with the HSM vendor's tools; then: systemctl restart attestd",
-				"token %d, %s, is refused: %s", s.Position, s.Name, s.Reason))
+			all = append(all,
+				fail(
+					"correct its entry in hsm.uris and its PIN, or import the key with the HSM vendor's tools; then: systemctl restart attestd",
+					"token %d, %s, is refused: %s", s.Position, s.Name, s.Reason))
 		default:
-			all = append(all, warn("attestd uses it again after a series of successful test signatures, see: attestd hsm status",
-				"token %d, %s, is out of use: %s", s.Position, s.Name, s.Reason))
+			all = append(all,
+				warn("attestd uses it again after a series of successful test signatures, see: attestd hsm status",
+					"token %d, %s, is out of use: %s", s.Position, s.Name, s.Reason))
 		}
 	}
 	switch well {
 	case 0:
-		return append(all, fail("repair a token, as the findings above say", "none of the %d tokens can sign", len(tokens)))
+		return append(all,
+			fail("repair a token, as the findings above say", "none of the %d tokens can sign", len(tokens)))
 	case 1:
-		return append(all, warn("repair the others: if the last token fails, attestd cannot attest", "only 1 of %d tokens can sign", len(tokens)))
+		return append(all, warn("repair the others: if the last token fails, attestd cannot attest",
+			"only 1 of %d tokens can sign", len(tokens)))
 	}
 	return append(all, ok("%d of %d tokens can sign", well, len(tokens)))
 }

@@ -38,19 +38,24 @@ const (
 // judgeWitnesses turns a daemon's status of its witnesses into findings.
 func judgeWitnesses(s witness.Status, interval time.Duration, now time.Time) []Finding {
 	if !s.Policy {
-		return []Finding{warn("attestd reload, or systemctl restart attestd", "the daemon runs without journal.witnesses, which was set after its start")}
+		return []Finding{warn("attestd reload, or systemctl restart attestd",
+			"the daemon runs without journal.witnesses, which was set after its start")}
 	}
 	findings := []Finding{judgeAge(s.Newest, interval, now)}
 	if !s.Names {
-		findings = append(findings, warn("add the line \"log VKEY\" to the policy (GET /functions/v1/attestor shows the key), and distribute the policy again",
-			"the policy names other logs but not this one, so verifiers with this policy refuse this log's checkpoints"))
+		findings = append(findings,
+			warn(
+				"add the line \"log VKEY\" to the policy (GET /functions/v1/attestor shows the key), and distribute the policy again",
+				"the policy names other logs but not this one, so verifiers with this policy refuse this log's checkpoints"))
 	}
 	for _, w := range s.Witnesses {
 		switch {
 		case w.Contradicts:
-			findings = append(findings, fail(contradictedRemedy, "%s (%s) contradicts the journal since %s: %s", w.Name, w.URL, text.Time(w.Since), w.Fault))
+			findings = append(findings, fail(contradictedRemedy, "%s (%s) contradicts the journal since %s: %s", w.Name,
+				w.URL, text.Time(w.Since), w.Fault))
 		case w.Fault != "":
-			findings = append(findings, warn(failingRemedy, "%s (%s) has not cosigned since %s: %s", w.Name, w.URL, text.Time(w.Since), text.OneLine(w.Fault)))
+			findings = append(findings, warn(failingRemedy, "%s (%s) has not cosigned since %s: %s", w.Name, w.URL,
+				text.Time(w.Since), text.OneLine(w.Fault)))
 		}
 	}
 	return findings
@@ -59,11 +64,14 @@ func judgeWitnesses(s witness.Status, interval time.Duration, now time.Time) []F
 // judgeAge reports whether the newest witnessed checkpoint is new enough.
 func judgeAge(newest *witness.Witnessed, interval time.Duration, now time.Time) Finding {
 	if newest == nil {
-		return warn("check the witnesses below that fail; attestd retries automatically", "no checkpoint has a quorum of witnesses yet")
+		return warn("check the witnesses below that fail; attestd retries automatically",
+			"no checkpoint has a quorum of witnesses yet")
 	}
 	age := now.Sub(newest.Time).Round(time.Second)
 	if most := witness.StaleAfter(interval); age > most {
-		return warn("check the witnesses below that fail", "the newest witnessed checkpoint is %s old, of %d records; it should be less than %s", age, newest.Records, most)
+		return warn("check the witnesses below that fail",
+			"the newest witnessed checkpoint is %s old, of %d records; it should be less than %s", age, newest.Records,
+			most)
 	}
 	return ok("a quorum has cosigned %d records, %s ago", newest.Records, age)
 }
@@ -80,7 +88,8 @@ func (p *subject) judgeKept() Finding {
 	case err != nil:
 		return warn(asRoot, "%s", err)
 	case signed == nil:
-		return warn("start attestd, which asks the witnesses: systemctl start attestd", "no checkpoint was witnessed yet")
+		return warn("start attestd, which asks the witnesses: systemctl start attestd",
+			"no checkpoint was witnessed yet")
 	}
 	c, err := policy.Open(signed, time.Now())
 	if err != nil {

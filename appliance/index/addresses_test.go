@@ -22,7 +22,8 @@ func TestBech32(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := string(appendBech32(nil, []byte(test.human), address, bech32Constants[test.constant])); got != test.want {
+		if got := string(appendBech32(nil, []byte(test.human), address,
+			bech32Constants[test.constant])); got != test.want {
 			t.Errorf("%s of %s is %s, want %s", test.human, test.address, got, test.want)
 		}
 	}

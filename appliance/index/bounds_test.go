@@ -19,12 +19,16 @@ func TestFieldsAreBounded(t *testing.T) {
 		most        int
 	}{
 		{"a chain id", "universal_chain_id", ChainType, map[string]any{}, 256},
-		{"a chain id of a packet", "source_universal_chain_id", PacketType, map[string]any{"packet_hash": "0x01", "destination_universal_chain_id": "b", "sort_order": "1"}, 256},
-		{"a hash", "packet_hash", PacketType, map[string]any{"source_universal_chain_id": "a", "destination_universal_chain_id": "b", "sort_order": "1"}, 256 << 10},
+		{"a chain id of a packet", "source_universal_chain_id", PacketType,
+			map[string]any{"packet_hash": "0x01", "destination_universal_chain_id": "b", "sort_order": "1"}, 256},
+		{"a hash", "packet_hash", PacketType, map[string]any{"source_universal_chain_id": "a",
+			"destination_universal_chain_id": "b", "sort_order": "1"}, 256 << 10},
 		{"a denom", "denom", TokenType, map[string]any{"universal_chain_id": "a"}, 16 << 10},
-		{"a sort_order", "sort_order", ClientType, map[string]any{"universal_chain_id": "a", "client_id": 1, "counterparty_universal_chain_id": "b"}, 1024},
+		{"a sort_order", "sort_order", ClientType,
+			map[string]any{"universal_chain_id": "a", "client_id": 1, "counterparty_universal_chain_id": "b"}, 1024},
 		{"a name", "display_name", ChainType, map[string]any{"universal_chain_id": "a"}, 256 << 10},
-		{"data", "data", PacketType, map[string]any{"packet_hash": "0x01", "source_universal_chain_id": "a", "destination_universal_chain_id": "b", "sort_order": "1"}, 8 << 20},
+		{"data", "data", PacketType, map[string]any{"packet_hash": "0x01", "source_universal_chain_id": "a",
+			"destination_universal_chain_id": "b", "sort_order": "1"}, 8 << 20},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for _, n := range []int{test.most, test.most + 1} {
@@ -37,7 +41,8 @@ func TestFieldsAreBounded(t *testing.T) {
 				switch refused, _ := errors.AsType[*appliance.Error](err); {
 				case n <= test.most && err != nil:
 					t.Errorf("%d bytes: %v", n, err)
-				case n > test.most && (refused == nil || refused.Field != test.field || refused.Code != appliance.CodeInvalidField):
+				case n > test.most &&
+					(refused == nil || refused.Field != test.field || refused.Code != appliance.CodeInvalidField):
 					t.Errorf("%d bytes: %d bytes of a row, %v", n, len(row.Bytes()), err)
 				}
 			}
@@ -47,9 +52,11 @@ func TestFieldsAreBounded(t *testing.T) {
 
 func TestTieBreakIsBounded(t *testing.T) {
 	key := "0x" + strings.Repeat("ab", 32)
-	for _, order := range []string{strings.Repeat("9", 900), strings.Repeat("9", 1000), strings.Repeat("9", MaxSortOrder), strings.Repeat("é", MaxSortOrder/2)} {
+	for _, order := range []string{strings.Repeat("9", 900), strings.Repeat("9", 1000),
+		strings.Repeat("9", MaxSortOrder), strings.Repeat("é", MaxSortOrder/2)} {
 		tied := TieBreak(order, key)
-		if len(tied) > MaxSortOrder || !strings.HasSuffix(tied, "~"+key) || tied <= order[:900] || strings.ToValidUTF8(tied, "") != tied {
+		if len(tied) > MaxSortOrder || !strings.HasSuffix(tied, "~"+key) || tied <= order[:900] ||
+			strings.ToValidUTF8(tied, "") != tied {
 			t.Errorf("%d bytes become %d: %.20s…%s", len(order), len(tied), tied, tied[len(tied)-70:])
 		}
 	}

@@ -216,7 +216,8 @@ func (e *encoder) appendValue(out []byte, t *Type, spans []span, i int) []byte {
 // earlier returns the first field with this text, or -1.
 func (e *encoder) earlier(t *Type, spans []span, plain []byte) int {
 	for j, s := range spans {
-		if s.set && s.end-s.start == len(plain) && t.Fields[j].Kind == FieldText && bytes.Equal(e.buf[s.start:s.end], plain) {
+		if s.set && s.end-s.start == len(plain) && t.Fields[j].Kind == FieldText &&
+			bytes.Equal(e.buf[s.start:s.end], plain) {
 			return j
 		}
 	}

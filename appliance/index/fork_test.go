@@ -30,7 +30,8 @@ func TestForksPackTogether(t *testing.T) {
 		p.Join(forks...)
 	}
 	again := index.NewPacker(p.Texts(0), samples)
-	if last := len(rows) - 1; len(p.Pack(nil, rows[last])) != len(p.Fork().Pack(nil, rows[last])) || len(p.Texts(0)) < 50 {
+	if last := len(rows) - 1; len(p.Pack(nil, rows[last])) != len(p.Fork().Pack(nil, rows[last])) ||
+		len(p.Texts(0)) < 50 {
 		t.Errorf("%d texts are shared, or a fork does not share them", len(p.Texts(0)))
 	}
 	for i, row := range rows {

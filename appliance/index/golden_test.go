@@ -13,7 +13,8 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write testdata/rows.golden anew: for a new field, or together with a new FormatVersion")
+var update = flag.Bool("update", false,
+	"write testdata/rows.golden anew: for a new field, or together with a new FormatVersion")
 
 // TestRowFormat compares the number, kind and bytes of every field of every row type with testdata/rows.golden. The
 // rows in testdata have all fields. Each field is a subtest, so that a field that was moved, removed, renumbered or

@@ -352,7 +352,10 @@ func (p *Packer) count(text []byte, times uint8) {
 
 // isCommon reports whether many rows may have the same text in a field.
 func isCommon(name string) bool {
-	return !slices.ContainsFunc([]string{"sort_order", "hash", "height", "timestamp", "amount"}, func(part string) bool { return strings.HasSuffix(name, part) })
+	return !slices.ContainsFunc([]string{"sort_order", "hash", "height", "timestamp", "amount"},
+		func(part string) bool {
+			return strings.HasSuffix(name, part)
+		})
 }
 
 // plain returns the plain encoding of a packed row, the same bytes that an encoder makes.

@@ -36,25 +36,39 @@ func unlikely(t testing.TB) (rows []index.Row) {
 	t.Helper()
 	for _, value := range []any{
 		index.Packet{SortOrder: "1", PacketHash: "1"},
-		index.Packet{SortOrder: "007", PacketHash: "0", TimeoutHeight: new("00"), SendHeight: new("9223372036854775808"), RecvHeight: new("-1"), AckHeight: new("+1")},
-		index.Packet{SortOrder: "é<", PacketHash: "0x3c", SourceChannelID: new(int32(-1)), Data: new("0x"), Structure: new("éé<>&"), DestinationChainID: new("éé<>&")},
-		index.Packet{SortOrder: "large", PacketHash: "0xaa", Data: new("0x" + strings.Repeat("0123456789abcdef", 20_000))},
-		index.Packet{SortOrder: "larger", PacketHash: "0xab", SourcePortID: new(strings.Repeat("port", 40_000)), Acknowledgement: new(strings.Repeat("z", 100_000))},
-		index.Packet{SortOrder: "decoded", PacketHash: "0xac", Decoded: []byte(`{"a":[1,2]}`), Traces: []index.Trace{{Type: "A", UniversalChainID: "a.1"}}},
-		index.Transfer{SortOrder: "0x31", PacketHash: "0xb1", SenderCanonical: new("0x123456789012"), SenderZkgm: new("0x3078313233343536373839303132")},
-		index.Transfer{SortOrder: "123456789012", PacketHash: "123456789012", BaseAmount: new("123456789012"), BaseToken: new("0x313233343536373839303132")},
-		amount("0"), amount("00"), amount("000"), amount("0000"), amount("1000"), amount("01000"), amount("-1000"), amount("1e3"), amount("18446744073709551615"), amount("18446744073709551616"),
-		amount("99999999999999999999999999999999999999"), amount("100000000000000000000000000000000000001"), amount("10000000000000000000"), amount("10000000000000000001"),
-		amount("1" + strings.Repeat("0", 300)), amount("340282366920938463463374607431768211456"), amount("115792089237316195423570985008687907853269984665640564039457584007913129639935"),
-		display("0x00aBcd", "0x00abcd"), display("0x00ABCD", "0x00abcd"), display("0X00abcd", "0x00abcd"), display("0x00abcé", "0x00abce"),
-		display("cosmos1qpzqqqqqq", "0x00"), display("1qqqqqqqq", "0x00"), display("cosmos1qqqqqqqq", "0x0"), display("cosmos1QQqqqqqq", "0x00"),
-		display("union1qqqqqqqq", "0x00"), display("", ""), display("0x", "0x"), display("0x", ""), display("0x", "zz"), display("union1", "0x"), display("union1qqqqqq", "0x"),
+		index.Packet{SortOrder: "007", PacketHash: "0", TimeoutHeight: new("00"),
+			SendHeight: new("9223372036854775808"), RecvHeight: new("-1"), AckHeight: new("+1")},
+		index.Packet{SortOrder: "é<", PacketHash: "0x3c", SourceChannelID: new(int32(-1)), Data: new("0x"),
+			Structure: new("éé<>&"), DestinationChainID: new("éé<>&")},
+		index.Packet{SortOrder: "large", PacketHash: "0xaa",
+			Data: new("0x" + strings.Repeat("0123456789abcdef", 20_000))},
+		index.Packet{SortOrder: "larger", PacketHash: "0xab", SourcePortID: new(strings.Repeat("port", 40_000)),
+			Acknowledgement: new(strings.Repeat("z", 100_000))},
+		index.Packet{SortOrder: "decoded", PacketHash: "0xac", Decoded: []byte(`{"a":[1,2]}`),
+			Traces: []index.Trace{{Type: "A", UniversalChainID: "a.1"}}},
+		index.Transfer{SortOrder: "0x31", PacketHash: "0xb1", SenderCanonical: new("0x123456789012"),
+			SenderZkgm: new("0x3078313233343536373839303132")},
+		index.Transfer{SortOrder: "123456789012", PacketHash: "123456789012", BaseAmount: new("123456789012"),
+			BaseToken: new("0x313233343536373839303132")},
+		amount("0"), amount("00"), amount("000"), amount("0000"), amount("1000"), amount("01000"), amount("-1000"),
+		amount("1e3"), amount("18446744073709551615"), amount("18446744073709551616"),
+		amount("99999999999999999999999999999999999999"), amount("100000000000000000000000000000000000001"),
+		amount("10000000000000000000"), amount("10000000000000000001"),
+		amount("1" + strings.Repeat("0", 300)), amount("340282366920938463463374607431768211456"),
+		amount("115792089237316195423570985008687907853269984665640564039457584007913129639935"),
+		display("0x00aBcd", "0x00abcd"), display("0x00ABCD", "0x00abcd"), display("0X00abcd", "0x00abcd"),
+		display("0x00abcé", "0x00abce"),
+		display("cosmos1qpzqqqqqq", "0x00"), display("1qqqqqqqq", "0x00"), display("cosmos1qqqqqqqq", "0x0"),
+		display("cosmos1QQqqqqqq", "0x00"),
+		display("union1qqqqqqqq", "0x00"), display("", ""), display("0x", "0x"), display("0x", ""), display("0x", "zz"),
+		display("union1", "0x"), display("union1qqqqqq", "0x"),
 	} {
 		rows = append(rows, rowOf(t, value))
 	}
 	const digits = "qpzry9x8gf2tvdw0s3jn54khce6mua7lqpzry9x8gf2tvdw0s3jn54khce6mua7l" // bech32 digits
 	for n := range digits {
-		rows = append(rows, rowOf(t, index.Packet{SortOrder: "digits " + digits[n:], PacketHash: "0xaf", Data: new(digits[n:]), Acknowledgement: new("1" + digits[:n] + "1" + digits[n/2:n])}))
+		rows = append(rows, rowOf(t, index.Packet{SortOrder: "digits " + digits[n:], PacketHash: "0xaf",
+			Data: new(digits[n:]), Acknowledgement: new("1" + digits[:n] + "1" + digits[n/2:n])}))
 	}
 	return append(append(rows, unlikelyTimes(t)...), unlikelyTraces(t)...)
 }
@@ -73,16 +87,21 @@ func unlikelyTimes(t testing.TB) (rows []index.Row) {
 	t.Helper()
 	at := func(seconds, nanoseconds int64) *time.Time { return new(time.Unix(seconds, nanoseconds).UTC()) }
 	times := []*time.Time{
-		nil, at(0, 0), at(0, 1), at(-1, 0), at(-1, 999_999_999), at(1_779_206_761, 870_037_213), at(1_779_206_761, 0), at(1_779_206_762, 0), at(1_779_272_296, 0),
-		at(1_779_272_297, 0), at(1_779_207_861, 1), at(1_779_206_760, 5), at(1<<32-1, 0), at(1<<32, 0), at(0, math.MinInt64), at(0, math.MaxInt64),
+		nil, at(0, 0), at(0, 1), at(-1, 0), at(-1, 999_999_999), at(1_779_206_761, 870_037_213), at(1_779_206_761, 0),
+		at(1_779_206_762, 0), at(1_779_272_296, 0),
+		at(1_779_272_297, 0), at(1_779_207_861, 1), at(1_779_206_760, 5), at(1<<32-1, 0), at(1<<32, 0),
+		at(0, math.MinInt64), at(0, math.MaxInt64),
 		at(0, 0x0421<<48), // its bytes begin like a reference to field 33, which has the same value
 	}
 	for i, sent := range times {
 		for j, received := range times {
 			written := times[(i+j)%len(times)]
 			rows = append(rows, rowOf(t, index.Packet{
-				SortOrder: fmt.Sprintf("times %d %d", i, j), PacketHash: "0xad", SendTimestamp: sent, RecvTimestamp: received, WriteAckTimestamp: written, AckTimestamp: sent,
-				Traces: []index.Trace{{Type: index.TracePacketRecv, UniversalChainID: "a.1", Timestamp: written}, {Type: index.TraceWriteAck, UniversalChainID: "b.1", Timestamp: sent}, {Type: index.TracePacketAck, UniversalChainID: "a.1", Timestamp: sent}},
+				SortOrder: fmt.Sprintf("times %d %d", i, j), PacketHash: "0xad", SendTimestamp: sent,
+				RecvTimestamp: received, WriteAckTimestamp: written, AckTimestamp: sent,
+				Traces: []index.Trace{{Type: index.TracePacketRecv, UniversalChainID: "a.1", Timestamp: written},
+					{Type: index.TraceWriteAck, UniversalChainID: "b.1", Timestamp: sent},
+					{Type: index.TracePacketAck, UniversalChainID: "a.1", Timestamp: sent}},
 			}))
 		}
 	}
@@ -93,7 +112,8 @@ func unlikelyTimes(t testing.TB) (rows []index.Row) {
 func unlikelyTraces(t testing.TB) (rows []index.Row) {
 	t.Helper()
 	hash, other := "0x"+strings.Repeat("ab", 32), "0x"+strings.Repeat("cd", 32)
-	like := index.Trace{Type: index.TracePacketSend, UniversalChainID: "a.1", TransactionHash: &hash, Height: new("1234"), Timestamp: new(time.Unix(5, 0).UTC()), BlockHash: &other, EventIndex: new("0")}
+	like := index.Trace{Type: index.TracePacketSend, UniversalChainID: "a.1", TransactionHash: &hash,
+		Height: new("1234"), Timestamp: new(time.Unix(5, 0).UTC()), BlockHash: &other, EventIndex: new("0")}
 	for i, change := range []func(*index.Trace){
 		func(*index.Trace) {},
 		func(s *index.Trace) { s.Type = "" },
@@ -129,8 +149,11 @@ func unlikelyTraces(t testing.TB) (rows []index.Row) {
 			trace.Type = kind
 			change(&trace)
 			rows = append(rows, rowOf(t, index.Packet{
-				SortOrder: fmt.Sprintf("traces %d %d", i, n), PacketHash: "0xae", SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1", SendTransactionHash: &hash, SendHeight: new("1234"), Structure: new("1234"),
-				SendTimestamp: like.Timestamp, SendBlockHash: &other, AckTransactionHash: &hash, AckHeight: new("9223372036854775808"), Traces: []index.Trace{like, trace},
+				SortOrder: fmt.Sprintf("traces %d %d", i, n), PacketHash: "0xae", SourceUniversalChainID: "a.1",
+				DestUniversalChainID: "b.1", SendTransactionHash: &hash, SendHeight: new("1234"),
+				Structure:     new("1234"),
+				SendTimestamp: like.Timestamp, SendBlockHash: &other, AckTransactionHash: &hash,
+				AckHeight: new("9223372036854775808"), Traces: []index.Trace{like, trace},
 			}))
 		}
 	}
@@ -139,12 +162,14 @@ func unlikelyTraces(t testing.TB) (rows []index.Row) {
 
 // amount returns a transfer of this amount.
 func amount(of string) index.Transfer {
-	return index.Transfer{SortOrder: "amount " + of, PacketHash: "0xc2", BaseAmount: &of, QuoteAmount: new("1" + of), FeeAmount: new(of + "7")}
+	return index.Transfer{SortOrder: "amount " + of, PacketHash: "0xc2", BaseAmount: &of, QuoteAmount: new("1" + of),
+		FeeAmount: new(of + "7")}
 }
 
 // display returns a transfer with this sender.
 func display(shown, canonical string) index.Transfer {
-	return index.Transfer{SortOrder: shown + " of " + canonical, PacketHash: "0xc1", SenderCanonical: &canonical, SenderDisplay: &shown}
+	return index.Transfer{SortOrder: shown + " of " + canonical, PacketHash: "0xc1", SenderCanonical: &canonical,
+		SenderDisplay: &shown}
 }
 
 // crowded returns the contents of a dictionary with so many heads that a new one is not added at once.
@@ -167,7 +192,8 @@ func full() (texts [][]byte) {
 // Rows are packed without a sample, with one, and with the next, as a store does.
 func TestPackedRowsReadAsPlainOnes(t *testing.T) {
 	t.Parallel()
-	for name, texts := range map[string][][]byte{"into an empty dictionary": nil, "into a crowded one": crowded(), "into a full one": full()} {
+	for name, texts := range map[string][][]byte{"into an empty dictionary": nil, "into a crowded one": crowded(),
+		"into a full one": full()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			readAsPlainOnes(t, index.NewPacker(texts, nil))
@@ -193,7 +219,8 @@ func readAsPlainOnes(t *testing.T, p *index.Packer) {
 			samePacked(t, d.Row(row.Type(), []byte(row.SortOrder()), packed[i]), row)
 		}
 		order := []byte(row.SortOrder())
-		if repacked := again.Pack(nil, p.Row(row.Type(), order, packed[i])); !bytes.Equal(again.Row(row.Type(), order, repacked).Bytes(), row.Bytes()) {
+		if repacked := again.Pack(nil, p.Row(row.Type(), order, packed[i])); !bytes.Equal(
+			again.Row(row.Type(), order, repacked).Bytes(), row.Bytes()) {
 			t.Errorf("%s of %s is another when it is packed again", row.Type().Name, row.Key())
 		}
 		if i > len(likely)/2 && i < len(likely) {

@@ -82,7 +82,8 @@ func (p *parser) kind() (*Type, error) {
 				return t, nil
 			}
 		}
-		return nil, appliance.Errorf(appliance.CodeInvalidField, "must be chain, token, client, connection, channel, packet or transfer").In("kind")
+		return nil, appliance.Errorf(appliance.CodeInvalidField,
+			"must be chain, token, client, connection, channel, packet or transfer").In("kind")
 	}
 }
 

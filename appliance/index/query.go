@@ -33,7 +33,8 @@ func ParseDirection(s string) (Direction, error) {
 	case "gt":
 		return Newer, nil
 	}
-	return Older, appliance.Errorf(appliance.CodeInvalidField, "must be \"lt\" (older) or \"gt\" (newer)").In("p_comparison")
+	return Older,
+		appliance.Errorf(appliance.CodeInvalidField, "must be \"lt\" (older) or \"gt\" (newer)").In("p_comparison")
 }
 
 // Page selects a part of a list. The cursor need not be the sort_order of an existing row.
@@ -102,7 +103,8 @@ func ParseSLA(s string) (SLA, error) {
 	case AnySLA, ExceedingAll, ExceedingMainnet, ExceedingTestnet:
 		return sla, nil
 	}
-	return "", appliance.Errorf(appliance.CodeInvalidField, "must be \"all\", \"mainnet\" or \"testnet\"").In("p_exceeding_sla")
+	return "", appliance.Errorf(appliance.CodeInvalidField,
+		"must be \"all\", \"mainnet\" or \"testnet\"").In("p_exceeding_sla")
 }
 
 // TransferQuery selects transfers. Its conditions combine with AND; zero fields do not restrict. Hashes and addresses
@@ -224,7 +226,8 @@ func ParsePhase(s string) (Phase, error) {
 	case "packet_ack", "secs_until_packet_ack", TracePacketAck:
 		return PhasePacketAck, nil
 	}
-	return "", appliance.Errorf(appliance.CodeInvalidField, "must be packet_recv, write_ack or packet_ack").In("p_phase")
+	return "",
+		appliance.Errorf(appliance.CodeInvalidField, "must be packet_recv, write_ack or packet_ack").In("p_phase")
 }
 
 // ParseInterval parses an interval such as a channel's sla: hours, minutes and seconds (01:00:00), a number with a unit
@@ -256,5 +259,6 @@ func ParseInterval(s string) (time.Duration, error) {
 }
 
 var intervalUnits = map[string]time.Duration{
-	"second": time.Second, "sec": time.Second, "minute": time.Minute, "min": time.Minute, "hour": time.Hour, "day": 24 * time.Hour,
+	"second": time.Second, "sec": time.Second, "minute": time.Minute, "min": time.Minute, "hour": time.Hour,
+	"day": 24 * time.Hour,
 }

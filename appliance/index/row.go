@@ -252,7 +252,8 @@ func (r *Row) appendEmpty(dst []byte, field *Field) []byte {
 		return append(dst, "[]"...)
 	case field.Kind == FieldObject && field.Required:
 		return append(dst, "{}"...)
-	case field.Kind == FieldJSON && (field.Number == PacketDecodedColumn || field.Number == PacketDecodedFlattenedColumn) && (r.t == PacketType || r.t == InstructionType):
+	case field.Kind == FieldJSON && (field.Number == PacketDecodedColumn ||
+		field.Number == PacketDecodedFlattenedColumn) && (r.t == PacketType || r.t == InstructionType):
 		return appendDecoded(dst, *r, field.Number)
 	}
 	return append(dst, "null"...)

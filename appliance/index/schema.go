@@ -68,9 +68,11 @@ var (
 	ChainType = newType[Chain]("chain").keyedBy("universal_chain_id")
 	TokenType = newType[Token]("token").keyedBy("universal_chain_id", "denom").
 			related("chain", ChainType, "universal_chain_id")
-	ChannelType    = newType[Channel]("channel").keyedBy("source_universal_chain_id", "source_channel_id").betweenChains()
-	ConnectionType = newType[Connection]("connection").keyedBy("source_universal_chain_id", "source_connection_id").betweenChains()
-	ClientType     = newType[Client]("client").keyedBy("universal_chain_id", "client_id").
+	ChannelType = newType[Channel]("channel").keyedBy("source_universal_chain_id",
+		"source_channel_id").betweenChains()
+	ConnectionType = newType[Connection]("connection").keyedBy("source_universal_chain_id",
+		"source_connection_id").betweenChains()
+	ClientType = newType[Client]("client").keyedBy("universal_chain_id", "client_id").
 			related("chain", ChainType, "universal_chain_id").
 			related("counterparty_chain", ChainType, "counterparty_universal_chain_id")
 	PacketType   = newType[Packet]("packet").keyedBy("packet_hash").betweenChains().rareFrom("data")
@@ -81,10 +83,12 @@ var (
 			related("fee_token_meta", TokenType, "source_universal_chain_id", "fee_token")
 
 	TraceType               = PacketType.MustField("traces").Elem.related("chain", ChainType, "universal_chain_id")
-	TokenRepresentationType = TokenType.MustField("representations").Elem.related("chain", ChainType, "universal_chain_id")
-	TokenSourceType         = TokenRepresentationType.MustField("sources").Elem.related("chain", ChainType, "universal_chain_id")
-	TokenBucketType         = TokenType.MustField("bucket").Elem.related("chain", ChainType, "universal_chain_id")
-	TokenWrappingType       = TokenType.MustField("wrapping").Elem.
+	TokenRepresentationType = TokenType.MustField("representations").Elem.related("chain", ChainType,
+		"universal_chain_id")
+	TokenSourceType = TokenRepresentationType.MustField("sources").Elem.related("chain", ChainType,
+		"universal_chain_id")
+	TokenBucketType   = TokenType.MustField("bucket").Elem.related("chain", ChainType, "universal_chain_id")
+	TokenWrappingType = TokenType.MustField("wrapping").Elem.
 				related("wrapped_chain", ChainType, "wrapped_universal_chain_id").
 				related("unwrapped_chain", ChainType, "unwrapped_universal_chain_id")
 )
@@ -156,14 +160,17 @@ func newType[T any](name string) *Type { return typeOf(name, reflect.TypeFor[T](
 
 // typeOf returns the Type of a Go struct. It panics unless the row tags are the numbers from 0 on, each once.
 func typeOf(name string, goType reflect.Type) *Type {
-	t := &Type{Name: name, Fields: make([]Field, goType.NumField()), byName: make(map[string]int), goType: goType, rare: goType.NumField(), order: -1, clock: -1}
+	t := &Type{Name: name, Fields: make([]Field, goType.NumField()), byName: make(map[string]int), goType: goType,
+		rare: goType.NumField(), order: -1, clock: -1}
 	for i := range goType.NumField() {
 		member := goType.Field(i)
 		number, err := strconv.Atoi(member.Tag.Get("row"))
 		if err != nil || number < 0 || number >= len(t.Fields) || t.Fields[number].Name != "" {
-			panic(fmt.Sprintf("%s.%s: the tag row:%q must be the next free number", goType, member.Name, member.Tag.Get("row")))
+			panic(fmt.Sprintf("%s.%s: the tag row:%q must be the next free number", goType, member.Name,
+				member.Tag.Get("row")))
 		}
-		f := Field{Name: member.Tag.Get("json"), Number: number, Required: member.Type.Kind() != reflect.Pointer, member: i}
+		f := Field{Name: member.Tag.Get("json"), Number: number, Required: member.Type.Kind() != reflect.Pointer,
+			member: i}
 		f.Kind, f.Elem = kindOf(f.Name, member.Type)
 		if f.Kind == FieldJSON || f.Kind == FieldTexts {
 			f.Required = false
@@ -194,12 +201,15 @@ func typeOf(name string, goType reflect.Type) *Type {
 // token.
 var routeFields = map[string][]string{
 	"packet": {
-		"channel_version", "source_universal_chain_id", "internal_source_chain_id", "source_client_id", "source_connection_id", "source_channel_id", "source_port_id",
-		"destination_universal_chain_id", "internal_destination_chain_id", "destination_chain_id", "destination_client_id", "destination_connection_id", "destination_channel_id",
+		"channel_version", "source_universal_chain_id", "internal_source_chain_id", "source_client_id",
+		"source_connection_id", "source_channel_id", "source_port_id",
+		"destination_universal_chain_id", "internal_destination_chain_id", "destination_chain_id",
+		"destination_client_id", "destination_connection_id", "destination_channel_id",
 		"destination_port_id", "timeout_height",
 	},
 	"transfer": {
-		"source_universal_chain_id", "destination_universal_chain_id", "base_token", "quote_token", "wrap_direction", "base_token_name", "base_token_symbol", "base_token_decimals",
+		"source_universal_chain_id", "destination_universal_chain_id", "base_token", "quote_token", "wrap_direction",
+		"base_token_name", "base_token_symbol", "base_token_decimals",
 		"base_token_path", "fee_type", "fee_token",
 	},
 }

@@ -152,14 +152,17 @@ type DustWithdrawal struct {
 // The types of stakes. One relation leads to the stake's own packet and one, delivery, to the packet that delivers.
 // Those packets have the traces.
 var (
-	BondType = newType[Bond]("bond").keyedBy("packet_hash").betweenChains().related("bond", PacketType, "packet_hash").delivered().
-			related("base_token_meta", TokenType, "source_universal_chain_id", "base_token").
-			related("remote_base_token_meta", TokenType, "remote_universal_chain_id", "remote_base_token").
-			related("remote_quote_token_meta", TokenType, "remote_universal_chain_id", "remote_quote_token")
-	UnbondType = newType[Unbond]("unbond").keyedBy("packet_hash").betweenChains().related("packet", PacketType, "packet_hash").
-			related("base_token_meta", TokenType, "source_universal_chain_id", "base_token")
-	WithdrawalType = newType[Withdrawal]("withdraw").keyedBy("packet_hash").betweenChains().related("withdraw", PacketType, "packet_hash").delivered().
-			related("remote_base_token_meta", TokenType, "remote_universal_chain_id", "remote_base_token")
+	BondType = newType[Bond]("bond").keyedBy("packet_hash").betweenChains().related("bond", PacketType,
+		"packet_hash").delivered().
+		related("base_token_meta", TokenType, "source_universal_chain_id", "base_token").
+		related("remote_base_token_meta", TokenType, "remote_universal_chain_id", "remote_base_token").
+		related("remote_quote_token_meta", TokenType, "remote_universal_chain_id", "remote_quote_token")
+	UnbondType = newType[Unbond]("unbond").keyedBy("packet_hash").betweenChains().related("packet", PacketType,
+		"packet_hash").
+		related("base_token_meta", TokenType, "source_universal_chain_id", "base_token")
+	WithdrawalType = newType[Withdrawal]("withdraw").keyedBy("packet_hash").betweenChains().related("withdraw",
+		PacketType, "packet_hash").delivered().
+		related("remote_base_token_meta", TokenType, "remote_universal_chain_id", "remote_base_token")
 	DustWithdrawalType = newType[DustWithdrawal]("dust_withdraw").keyedBy("packet_hash").betweenChains().
 				related("dust_withdraw", PacketType, "packet_hash").delivered().
 				related("remote_base_token_meta", TokenType, "remote_universal_chain_id", "remote_base_token")

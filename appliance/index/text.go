@@ -161,7 +161,8 @@ func appendHex(dst, v []byte) []byte {
 	dst = slices.Grow(dst, 2*len(v))[:at+2*len(v)]
 	digits := dst[at:]
 	for ; len(v) >= 4 && len(digits) >= 8; v, digits = v[4:], digits[8:] {
-		binary.LittleEndian.PutUint64(digits, uint64(hexPairs[v[0]])|uint64(hexPairs[v[1]])<<16|uint64(hexPairs[v[2]])<<32|uint64(hexPairs[v[3]])<<48)
+		binary.LittleEndian.PutUint64(digits,
+			uint64(hexPairs[v[0]])|uint64(hexPairs[v[1]])<<16|uint64(hexPairs[v[2]])<<32|uint64(hexPairs[v[3]])<<48)
 	}
 	for _, b := range v {
 		binary.LittleEndian.PutUint16(digits, hexPairs[b])

@@ -24,10 +24,13 @@ import (
 
 // traceKinds are the types of traces. Each has the packet columns of its step, or of the step that it prepares.
 var traceKinds = func() (kinds []traceKind) {
-	send, recv, written, acked := stepOf("packet_send"), stepOf("packet_recv"), stepOf("write_ack"), stepOf("packet_ack")
-	kinds = []traceKind{{TracePacketSend, send}, {TracePacketRecv, recv}, {TraceWriteAck, written}, {TracePacketAck, acked}}
+	send, recv, written, acked := stepOf("packet_send"), stepOf("packet_recv"), stepOf("write_ack"),
+		stepOf("packet_ack")
+	kinds = []traceKind{{TracePacketSend, send}, {TracePacketRecv, recv}, {TraceWriteAck, written},
+		{TracePacketAck, acked}}
 	for i := range 6 {
-		kinds = append(kinds, traceKind{TraceSendUpdate + strconv.Itoa(i), recv}, traceKind{TraceAckUpdate + strconv.Itoa(i), acked})
+		kinds = append(kinds, traceKind{TraceSendUpdate + strconv.Itoa(i), recv},
+			traceKind{TraceAckUpdate + strconv.Itoa(i), acked})
 	}
 	return kinds
 }()

@@ -64,7 +64,8 @@ func single(text []byte) (*yaml.Node, error) {
 	}
 	switch err := decoder.Decode(&second); {
 	case err == nil:
-		return nil, fmt.Errorf("line %d: a second YAML document begins with ---; a policy is one document", max(second.Line, 1))
+		return nil,
+			fmt.Errorf("line %d: a second YAML document begins with ---; a policy is one document", max(second.Line, 1))
 	case !errors.Is(err, io.EOF):
 		return nil, err
 	}

@@ -50,7 +50,8 @@ keys:
 		t.Fatal(err)
 	}
 	lists := map[string]appliance.AddressSet{
-		"deny.unspendable": p.Deny.Unspendable, "deny.beneficiary": p.Deny.Beneficiary, "keys": p.Keys[key].Beneficiaries,
+		"deny.unspendable": p.Deny.Unspendable, "deny.beneficiary": p.Deny.Beneficiary,
+		"keys": p.Keys[key].Beneficiaries,
 	}
 	for name, list := range lists {
 		if _, found := list[address]; !found || len(list) != 1 {
@@ -64,11 +65,13 @@ keys:
 		t.Errorf("%+v", p)
 	}
 	all := [7]bool{true, true, true, true, true, true, true}
-	hours := appliance.Hours{{Days: [7]bool{time.Monday: true, time.Friday: true}, From: 8 * 60, To: 18*60 + 30}, {Days: all, From: 22 * 60, To: 24 * 60}}
+	hours := appliance.Hours{{Days: [7]bool{time.Monday: true, time.Friday: true}, From: 8 * 60, To: 18*60 + 30},
+		{Days: all, From: 22 * 60, To: 24 * 60}}
 	if !slices.Equal(p.Hours, hours) {
 		t.Errorf("hours are %+v", p.Hours)
 	}
-	caps := []appliance.Cap{{Count: 10, Per: appliance.Hour}, {Count: 100, Per: appliance.Day}, {Count: 300, Per: appliance.Week}, {Count: 1000, Per: appliance.Month}}
+	caps := []appliance.Cap{{Count: 10, Per: appliance.Hour}, {Count: 100, Per: appliance.Day},
+		{Count: 300, Per: appliance.Week}, {Count: 1000, Per: appliance.Month}}
 	if !slices.Equal(p.Caps, caps) || p.Keys[key].Caps == nil || len(p.Keys[key].Caps) != 0 {
 		t.Errorf("caps are %+v, and the key's own %+v", p.Caps, p.Keys[key].Caps)
 	}
@@ -77,7 +80,8 @@ keys:
 func TestAPolicyThatSaysNothingWarnsOfASecondBeneficiary(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "# nothing\n", "deny:\n"} {
-		if p := read(t, text); p.SecondBeneficiary != appliance.WarnOfSecond || p.Caps != nil || p.Hours != nil || p.Allow.Unspendable != nil || p.Allow.Beneficiary != nil {
+		if p := read(t, text); p.SecondBeneficiary != appliance.WarnOfSecond || p.Caps != nil || p.Hours != nil ||
+			p.Allow.Unspendable != nil || p.Allow.Beneficiary != nil {
 			t.Errorf("%q: %+v", text, p)
 		}
 	}
@@ -86,22 +90,23 @@ func TestAPolicyThatSaysNothingWarnsOfASecondBeneficiary(t *testing.T) {
 func TestEachMistakeIsNamedWithItsLine(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"denny: {}":                                           `line 1: unknown name "denny" in the policy; did you mean deny?`,
-		"deny:\n  benefciary: []":                             `line 2: unknown name "benefciary" in deny; did you mean beneficiary?`,
-		"deny:\n  beneficiary: [\n    0x12 ]":                 `line 3: "0x12"`,
-		"deny:\n  beneficiary: " + one:                        `line 2: deny.beneficiary must be a list`,
-		"deny: [x]":                                           `line 1: deny must be a mapping of names to values`,
-		"- x":                                                 `line 1: the policy must be a mapping of names to values`,
-		"second_beneficiary: no":                              `line 1: second_beneficiary: "no" is not refuse, warn or allow`,
-		"second_beneficiary:":                                 `line 1: second_beneficiary is missing`,
-		"time_zone: Berlin":                                   `line 1: time_zone: "Berlin" is not a name such as Europe/Berlin or UTC`,
-		"time_zone: Local":                                    `"Local" is not a name`,
-		"caps: { fortnight: 1 }":                              `unknown name "fortnight" in caps; did you mean`,
-		"caps: { day: -1 }":                                   `caps.day: "-1" is not a count`,
-		"caps: { day: 1.5 }":                                  `caps.day: "1.5" is not a count`,
-		"caps: { day: 1, day: 2 }":                            `"day" occurs twice`,
-		"keys: { payments: {} }":                              `keys: "payments" is not an API key's id, as 'attestd key list' shows it`,
-		"keys:\n  " + key + ":\n    rate: 10/s":               `line 3: unknown name "rate" in keys.` + key + `; did you mean caps?`,
+		"denny: {}":                           `line 1: unknown name "denny" in the policy; did you mean deny?`,
+		"deny:\n  benefciary: []":             `line 2: unknown name "benefciary" in deny; did you mean beneficiary?`,
+		"deny:\n  beneficiary: [\n    0x12 ]": `line 3: "0x12"`,
+		"deny:\n  beneficiary: " + one:        `line 2: deny.beneficiary must be a list`,
+		"deny: [x]":                           `line 1: deny must be a mapping of names to values`,
+		"- x":                                 `line 1: the policy must be a mapping of names to values`,
+		"second_beneficiary: no":              `line 1: second_beneficiary: "no" is not refuse, warn or allow`,
+		"second_beneficiary:":                 `line 1: second_beneficiary is missing`,
+		"time_zone: Berlin":                   `line 1: time_zone: "Berlin" is not a name such as Europe/Berlin or UTC`,
+		"time_zone: Local":                    `"Local" is not a name`,
+		"caps: { fortnight: 1 }":              `unknown name "fortnight" in caps; did you mean`,
+		"caps: { day: -1 }":                   `caps.day: "-1" is not a count`,
+		"caps: { day: 1.5 }":                  `caps.day: "1.5" is not a count`,
+		"caps: { day: 1, day: 2 }":            `"day" occurs twice`,
+		"keys: { payments: {} }":              `keys: "payments" is not an API key's id, as 'attestd key list' shows it`,
+		"keys:\n  " + key + ":\n    rate: 10/s": `line 3: unknown name "rate" in keys.` + key +
+			`; did you mean caps?`,
 		"hours: [{ from: 8, to: 18:00 }]":                     `from: "8" is not a time of the day such as 08:00`,
 		"hours: [{ from: 08:00 }]":                            `hours: from and to are required`,
 		"hours: [{ from: 08:00, to: 08:00 }]":                 `hours: from and to are equal`,
@@ -144,14 +149,16 @@ func TestAVersionIsOfTheFile(t *testing.T) {
 func TestASecondDocumentIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
-		"caps: { day: 1 }\n---\ndeny:\n  beneficiary: [" + one + "]\n", "{}\n--- {}\n", "# rules\n---\n---\ncaps: { day: 1 }\n", "caps: { day: 1 }\n---\n[",
+		"caps: { day: 1 }\n---\ndeny:\n  beneficiary: [" + one + "]\n", "{}\n--- {}\n",
+		"# rules\n---\n---\ncaps: { day: 1 }\n", "caps: { day: 1 }\n---\n[",
 		"caps: { day: 1 }\n---\n", "caps: { day: 1 }\n...\n---\nhours: []\n",
 	} {
 		if p, err := policy.Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), "line ") {
 			t.Errorf("%q: %+v, %v", text, p, err)
 		}
 	}
-	for _, text := range []string{"---\ncaps: { day: 1 }\n", "caps: { day: 1 }\n...\n", "caps: { day: 1 }\n...\n# the end\n"} {
+	for _, text := range []string{"---\ncaps: { day: 1 }\n", "caps: { day: 1 }\n...\n",
+		"caps: { day: 1 }\n...\n# the end\n"} {
 		if p := read(t, text); len(p.Caps) != 1 || p.Entries != 1 || p.Blank {
 			t.Errorf("%q: %+v", text, p)
 		}
@@ -165,7 +172,8 @@ func TestAFileWithoutATextIsBlank(t *testing.T) {
 			t.Errorf("%q: blank %v with %d values", text, p.Blank, p.Entries)
 		}
 	}
-	text := "deny: { beneficiary: [" + one + ", " + one + "] }\ncaps: { hour: 1, day: 2 }\nsecond_beneficiary: warn\ntime_zone: UTC\n"
+	text := "deny: { beneficiary: [" + one + ", " + one +
+		"] }\ncaps: { hour: 1, day: 2 }\nsecond_beneficiary: warn\ntime_zone: UTC\n"
 	if p := read(t, text); p.Entries != 6 {
 		t.Errorf("%d values in %s", p.Entries, text)
 	}
@@ -173,7 +181,9 @@ func TestAFileWithoutATextIsBlank(t *testing.T) {
 
 // FuzzRead checks that Read returns either an error or a policy with a version.
 func FuzzRead(f *testing.F) {
-	for _, seed := range []string{"deny: {beneficiary: [" + one + "]}", "hours: [{days: [mon], from: 08:00, to: 18:00}]", "a: &a [*a]", "keys: {" + key + ": {caps: {day: 1}}}", "? [x]\n: y", "<<: {}"} {
+	for _, seed := range []string{"deny: {beneficiary: [" + one + "]}",
+		"hours: [{days: [mon], from: 08:00, to: 18:00}]", "a: &a [*a]", "keys: {" + key + ": {caps: {day: 1}}}",
+		"? [x]\n: y", "<<: {}"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// maxPending bounds the requests that a member has not answered. A member that hangs costs no more; further requests
-	// count as failed at once.
+	// maxPending bounds the requests that a member has not answered. A member that hangs costs no more; further
+	// requests count as failed at once.
 	maxPending = 256
 	maxAnswer  = 64 << 10 // bytes
 )
@@ -60,7 +60,8 @@ func (m *member) cosign(ctx context.Context, r appliance.CosignRequest) answer {
 	begin := time.Now()
 	var a appliance.Attestation
 	body := Cosign{
-		UnspendableAddress: &r.UnspendableAddress, Beneficiary: &r.Beneficiary, Hash: &r.Hash, Coordinator: m.quorum.opts.Origin,
+		UnspendableAddress: &r.UnspendableAddress, Beneficiary: &r.Beneficiary, Hash: &r.Hash,
+		Coordinator: m.quorum.opts.Origin,
 	}
 	err := m.call(ctx, http.MethodPost, r.ID, body, &a)
 	if err == nil {

@@ -1,5 +1,6 @@
 // Package quorum asks the other members of a quorum of appliances for their signatures, so that a contract (ERC-1271)
-// accepts an attestation only if m of n appliances have signed it. Each member has its own key, HSM, policy and journal.
+// accepts an attestation only if m of n appliances have signed it. Each member has its own key, HSM, policy and
+// journal.
 //
 // The member that a client asks is the coordinator of that request. It asks all others at the same time, over
 // POST /functions/v1/cosign, and signs itself. Each member checks the request by its own rules, computes the digest,
@@ -7,8 +8,8 @@
 // configured signers, takes the first m with its own, appends them in one record, and answers once that is on the disk.
 //
 // A member signs once for a request, which it knows by the origin of the coordinator's log and the request's id. The id
-// depends only on the client's API key, Idempotency-Key and addresses. So a coordinator that was killed asks for the same
-// signatures when the client repeats the request. These are the points at which it can be killed:
+// depends only on the client's API key, Idempotency-Key and addresses. So a coordinator that was killed asks for the
+// same signatures when the client repeats the request. These are the points at which it can be killed:
 //
 //	the coordinator was killed        members have        the repeated request
 //	before it asked                   nothing             begins anew
@@ -20,8 +21,8 @@
 //	after the append, before it       their records       finds the record, and asks no member
 //	answered
 //
-// A member that is killed between its signature and its append has answered nobody, and signs again. A repeat without an
-// Idempotency-Key is another request. A repeat at another member is another request, too: API keys and journals are
+// A member that is killed between its signature and its append has answered nobody, and signs again. A repeat without
+// an Idempotency-Key is another request. A repeat at another member is another request, too: API keys and journals are
 // each member's own.
 package quorum
 
@@ -82,7 +83,8 @@ func New(o Options) *Quorum {
 	q := &Quorum{opts: o}
 	q.base, q.stop = context.WithCancel(context.Background())
 	for _, m := range o.Members {
-		one := &member{Member: m, quorum: q, log: o.Logger.With("member", m.Name), slots: make(chan struct{}, maxPending)}
+		one := &member{Member: m, quorum: q, log: o.Logger.With("member", m.Name),
+			slots: make(chan struct{}, maxPending)}
 		q.members = append(q.members, one)
 	}
 	return q
@@ -114,7 +116,8 @@ func (q *Quorum) Cosign(
 }
 
 // join waits until enough members have signed, or cannot.
-func (q *Quorum) join(ctx context.Context, own appliance.Attestation, answers <-chan answer) (*appliance.Quorum, error) {
+func (q *Quorum) join(ctx context.Context, own appliance.Attestation,
+	answers <-chan answer) (*appliance.Quorum, error) {
 	all := []appliance.MemberSignature{own.By(q.opts.Origin)}
 	var failed []answer
 	for len(all) < q.opts.Threshold {
@@ -125,14 +128,16 @@ func (q *Quorum) join(ctx context.Context, own appliance.Attestation, answers <-
 		case a := <-answers:
 			switch {
 			case a.failure == nil && a.signed.SignerAddress == own.SignerAddress:
-				failed = append(failed, answer{from: a.from, failure: a.from.invalid("it signs with the key of this appliance")})
+				failed = append(failed,
+					answer{from: a.from, failure: a.from.invalid("it signs with the key of this appliance")})
 			case a.failure == nil:
 				all = append(all, a.signed.By(a.from.Name))
 			default:
 				failed = append(failed, a)
 			}
 		case <-ctx.Done():
-			return nil, appliance.Errorf(appliance.CodeTimeout, "the members of the quorum took too long").Because(ctx.Err())
+			return nil,
+				appliance.Errorf(appliance.CodeTimeout, "the members of the quorum took too long").Because(ctx.Err())
 		}
 	}
 	return appliance.NewQuorum(q.opts.Contract, all), nil
@@ -160,7 +165,8 @@ func (q *Quorum) hopeless(failed []answer) error {
 			wait = a.failure.retryAfter
 		}
 	}
-	e := appliance.Errorf(appliance.CodeQuorumUnreachable, "of %d members of the quorum, %d must sign, and these did not: %s",
+	e := appliance.Errorf(appliance.CodeQuorumUnreachable,
+		"of %d members of the quorum, %d must sign, and these did not: %s",
 		len(q.members)+1, q.opts.Threshold, list(append(refused, others...)))
 	e.Members = append(refused, others...)
 	if len(refused) > spare {

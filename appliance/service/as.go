@@ -7,9 +7,9 @@ import (
 	"syscall"
 )
 
-// Do calls do as the user if the process is root. A link that the user has planted in its folder, for example to a file of root's,
-// then gives no more access than the user has. New files belong to the user. The change concerns the whole process (seteuid(2)), so
-// Do is for commands, and for a daemon before it serves.
+// Do calls do as the user if the process is root. A link that the user has planted in its folder, for example to a file
+// of root's, then gives no more access than the user has. New files belong to the user. The change concerns the whole
+// process (seteuid(2)), so Do is for commands, and for a daemon before it serves.
 func (i User) Do(do func() error) (err error) {
 	before := uint32(os.Geteuid())
 	if os.Getuid() != 0 || before == i.UID {

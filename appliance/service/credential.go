@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// WithCredential calls do with a folder that holds the decrypted credential, and then removes the folder. It returns the error of the
-// removal instead of a child's exit status, because the child has printed its own error.
+// WithCredential calls do with a folder that holds the decrypted credential, and then removes the folder. It returns
+// the error of the removal instead of a child's exit status, because the child has printed its own error.
 func WithCredential(ctx context.Context, name string, service User, do func(folder string) error) (err error) {
 	folder, err := DecryptCredential(ctx, name, service)
 	if err != nil {
@@ -25,13 +25,14 @@ func WithCredential(ctx context.Context, name string, service User, do func(fold
 		if child := ChildStatus(0); errors.As(err, &child) {
 			err = nil
 		}
-		err = errors.Join(err, fmt.Errorf("cannot remove the decrypted PIN: %w: remove it by hand: rm -r %s", removeErr, folder))
+		err = errors.Join(err,
+			fmt.Errorf("cannot remove the decrypted PIN: %w: remove it by hand: rm -r %s", removeErr, folder))
 	}()
 	return do(folder)
 }
 
-// DecryptCredential creates a folder like the one that systemd gives to the service. Only the service's user can read it. The caller
-// removes it.
+// DecryptCredential creates a folder like the one that systemd gives to the service. Only the service's user can read
+// it. The caller removes it.
 func DecryptCredential(ctx context.Context, name string, service User) (folder string, err error) {
 	pin, err := DecryptedCredential(ctx, name)
 	if err != nil {
@@ -45,7 +46,8 @@ func DecryptCredential(ctx context.Context, name string, service User) (folder s
 		return "", err
 	}
 	path := filepath.Join(folder, name)
-	err = errors.Join(os.WriteFile(path, pin, 0o400), os.Chown(path, int(service.UID), int(service.GID)), os.Chown(folder, int(service.UID), int(service.GID)))
+	err = errors.Join(os.WriteFile(path, pin, 0o400), os.Chown(path, int(service.UID), int(service.GID)),
+		os.Chown(folder, int(service.UID), int(service.GID)))
 	if err != nil {
 		return "", errors.Join(err, os.RemoveAll(folder))
 	}
@@ -57,7 +59,10 @@ func DecryptedCredential(ctx context.Context, name string) ([]byte, error) {
 	encrypted := CredentialPath(name)
 	content, err := SystemdCreds(ctx, nil, "decrypt", "--name="+name, encrypted, "-")
 	if err != nil {
-		return nil, fmt.Errorf("cannot decrypt the PIN, which is the credential %q of the service in %s: run the command as root: %w", name, encrypted, err)
+		return nil,
+			fmt.Errorf(
+				"cannot decrypt the PIN, which is the credential %q of the service in %s: run the command as root: %w",
+				name, encrypted, err)
 	}
 	return content, nil
 }

@@ -31,7 +31,8 @@ func (o Options) Ignored(from *config.Source, given func(flag string) bool) (fla
 	token, _ := hsm.ParseURI(append(c.TokenURIs(), "")[0])
 	for _, f := range []struct{ flag, is, wanted string }{
 		{"module", token.ModulePath, o.Module}, {"token", token.Token, o.Token}, {"key", token.Object, o.Key},
-		{"listen", c.Server.Listen, o.Listen}, {"tls-cert", c.Server.TLS.Cert, o.TLSCert}, {"tls-key", c.Server.TLS.Key, o.TLSKey},
+		{"listen", c.Server.Listen, o.Listen}, {"tls-cert", c.Server.TLS.Cert, o.TLSCert},
+		{"tls-key", c.Server.TLS.Key, o.TLSKey},
 		{"allow-plain-http", fmt.Sprint(c.Server.AllowPlainHTTP), fmt.Sprint(o.AllowPlainHTTP)},
 		{"backup-recipient", c.Backup.Recipient, o.BackupRecipient},
 		{"scheme", c.Attestation.Scheme, o.Scheme}, {"data-dir", absolute(c.DataDir), absolute(o.DataDir)},
@@ -60,7 +61,8 @@ func (s *setup) next() string {
 		return serve
 	}
 	user := text.ShellWord(s.service.Name)
-	serve = "setpriv --reuid=" + user + " --regid=" + strconv.FormatUint(uint64(s.service.GID), 10) + " --init-groups " + serve
+	serve = "setpriv --reuid=" + user + " --regid=" + strconv.FormatUint(uint64(s.service.GID), 10) +
+		" --init-groups " + serve
 	if folder := filepath.Dir(s.config.Admin.Socket); !files.Exists(folder) { // systemd would create it at each start
 		serve = "install -d -o " + user + " -m 0750 " + text.ShellWord(folder) + " && " + serve
 	}

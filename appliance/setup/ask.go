@@ -23,8 +23,8 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-// ask prompts for the choices at a terminal. Values of flags are the initial answers, except that it does not prompt for a
-// module that a flag names.
+// ask prompts for the choices at a terminal. Values of flags are the initial answers, except that it does not prompt
+// for a module that a flag names.
 func (s *setup) ask(ctx context.Context) error {
 	if s.Yes {
 		return nil
@@ -62,14 +62,16 @@ const leftOut = "none"
 
 // askRecipient prompts for the age recipient of the log key in backups.
 func (s *setup) askRecipient(ctx context.Context) error {
-	s.say("Backups include the log key only if it is encrypted (age). To get a recipient, age1…, run on another machine: age-keygen -o backup-identity.txt")
-	answer, err := s.askText(ctx, "Recipient of the log key in backups, or none to omit the key", or(s.BackupRecipient, leftOut), func(answer string) error {
-		if answer == leftOut {
-			return nil
-		}
-		_, err := archive.ParseRecipient(answer)
-		return err
-	})
+	s.say(
+		"Backups include the log key only if it is encrypted (age). To get a recipient, age1…, run on another machine: age-keygen -o backup-identity.txt")
+	answer, err := s.askText(ctx, "Recipient of the log key in backups, or none to omit the key",
+		or(s.BackupRecipient, leftOut), func(answer string) error {
+			if answer == leftOut {
+				return nil
+			}
+			_, err := archive.ParseRecipient(answer)
+			return err
+		})
 	if answer != leftOut {
 		s.BackupRecipient = answer
 	}
@@ -111,9 +113,10 @@ func (s *setup) askScheme(ctx context.Context) error {
 		}
 		return answer
 	}
-	answer, err := s.askText(ctx, "Which scheme does the verifying contract expect (a number or a name)", strconv.Itoa(1+slices.Index(names, initial)), func(answer string) error {
-		return checkSchemeName(appliance.SchemeName(chosen(answer)))
-	})
+	answer, err := s.askText(ctx, "Which scheme does the verifying contract expect (a number or a name)",
+		strconv.Itoa(1+slices.Index(names, initial)), func(answer string) error {
+			return checkSchemeName(appliance.SchemeName(chosen(answer)))
+		})
 	s.Scheme = chosen(answer)
 	return err
 }
@@ -147,19 +150,21 @@ func (s *setup) askModule(ctx context.Context) error {
 		}
 		return answer
 	}
-	answer, err := s.askText(ctx, "Which module (a number or a path)", strconv.Itoa(preferred), func(answer string) error {
-		path := chosen(answer)
-		if stat, err := os.Stat(path); !filepath.IsAbs(path) || err != nil || stat.IsDir() {
-			return fmt.Errorf("%q is not one of these numbers, and not the path of a file", answer)
-		}
-		return nil
-	})
+	answer, err := s.askText(ctx, "Which module (a number or a path)", strconv.Itoa(preferred),
+		func(answer string) error {
+			path := chosen(answer)
+			if stat, err := os.Stat(path); !filepath.IsAbs(path) || err != nil || stat.IsDir() {
+				return fmt.Errorf("%q is not one of these numbers, and not the path of a file", answer)
+			}
+			return nil
+		})
 	s.Module = chosen(answer)
 	return err
 }
 
 // askText prompts until wrong accepts the answer.
-func (s *setup) askText(ctx context.Context, question, initial string, wrong func(answer string) error) (string, error) {
+func (s *setup) askText(ctx context.Context, question, initial string,
+	wrong func(answer string) error) (string, error) {
 	for {
 		fmt.Fprintf(s.Err, "%s [%s]: ", question, initial)
 		line, err := unlessInterrupted(ctx, func() (string, error) { return s.answers.ReadString('\n') })

@@ -42,16 +42,22 @@ const (
 // shared lists the settings that a bundle copies if they differ from their defaults.
 func shared() []string {
 	return []string{
-		"store.url", "hsm.address", "attestation.scheme", "attestation.screening_list", "attestation.policy", "attestation.eip712.name", "attestation.eip712.version",
-		"attestation.eip712.chain_id", "attestation.eip712.verifying_contract", "journal.origin", "journal.key", "journal.max_ahead",
-		"limits.default_rate", "limits.anonymous_rate", "limits.graphql_rate", "limits.log_rate", "limits.error_rate", "limits.max_waiting",
+		"store.url", "hsm.address", "attestation.scheme", "attestation.screening_list", "attestation.policy",
+		"attestation.eip712.name", "attestation.eip712.version",
+		"attestation.eip712.chain_id", "attestation.eip712.verifying_contract",
+		"journal.origin", "journal.key", "journal.max_ahead",
+		"limits.default_rate", "limits.anonymous_rate", "limits.graphql_rate", "limits.log_rate", "limits.error_rate",
+		"limits.max_waiting",
 	}
 }
 
 // NewBundle returns the bundle for a new member. It removes the password from store.url, unless withPassword is set.
-func NewBundle(c *config.Config, version string, signer appliance.Address, withPassword bool, now time.Time) (b Bundle, err error) {
+func NewBundle(c *config.Config, version string, signer appliance.Address, withPassword bool,
+	now time.Time) (b Bundle, err error) {
 	if c.Store.URL == "" {
-		return b, errors.New("store.url is not set: a cluster needs a database; move the store to one first: attestd store init, then attestd store copy")
+		return b,
+			errors.New(
+				"store.url is not set: a cluster needs a database; move the store to one first: attestd store init, then attestd store copy")
 	}
 	secret, err := os.ReadFile(filepath.Join(c.DataDir, archive.LogKeyFile))
 	if err != nil {
@@ -61,7 +67,8 @@ func NewBundle(c *config.Config, version string, signer appliance.Address, withP
 	if err != nil {
 		return b, fmt.Errorf("log key: %w", err)
 	}
-	b = Bundle{Format: bundleFormat, Attestd: version, Made: now.UTC().Truncate(time.Second), LogKey: string(bytes.TrimSpace(secret)), Settings: make(map[string]any)}
+	b = Bundle{Format: bundleFormat, Attestd: version, Made: now.UTC().Truncate(time.Second),
+		LogKey: string(bytes.TrimSpace(secret)), Settings: make(map[string]any)}
 	none := config.Source{File: os.DevNull}
 	defaults, err := none.Load(nil)
 	if err != nil {
@@ -152,11 +159,14 @@ func (b Bundle) check(now time.Time) error {
 	const again = "create a new bundle on a member: attestd setup --bundle FILE"
 	switch age := now.Sub(b.Made); {
 	case b.Format != bundleFormat:
-		return fmt.Errorf("the bundle has format %d, this attestd reads format %d: install the same version on both machines, then %s", b.Format, bundleFormat, again)
+		return fmt.Errorf(
+			"the bundle has format %d, this attestd reads format %d: install the same version on both machines, then %s", b.Format, bundleFormat, again)
 	case age > bundleLife:
-		return fmt.Errorf("the bundle of %s has expired after %d days: %s", text.Time(b.Made), int(bundleLife.Hours()/24), again)
+		return fmt.Errorf("the bundle of %s has expired after %d days: %s", text.Time(b.Made),
+			int(bundleLife.Hours()/24), again)
 	case age < -time.Hour:
-		return fmt.Errorf("the bundle's time %s is in the future: set the clock of this machine, or of the member that created the bundle", text.Time(b.Made))
+		return fmt.Errorf(
+			"the bundle's time %s is in the future: set the clock of this machine, or of the member that created the bundle", text.Time(b.Made))
 	}
 	if _, err := appliance.ParseLogKey(b.LogKey); err != nil {
 		return fmt.Errorf("the bundle's log key: %w", err)

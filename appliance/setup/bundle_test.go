@@ -44,8 +44,10 @@ func TestABundleHoldsWhatAllMembersShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := member(t, map[string]any{
-		"store.url": "postgres://attestd:swordfish@db/attestd", "attestation.eip712.chain_id": 10_000_000, "attestation.eip712.name": "a",
-		"attestation.scheme": "eip712", "attestation.screening_list": list, "limits.default_rate": "50/s", "server.listen": "127.0.0.1:1",
+		"store.url": "postgres://attestd:swordfish@db/attestd", "attestation.eip712.chain_id": 10_000_000,
+		"attestation.eip712.name": "a",
+		"attestation.scheme":      "eip712", "attestation.screening_list": list, "limits.default_rate": "50/s",
+		"server.listen":      "127.0.0.1:1",
 		"attestation.policy": policy,
 	})
 	b, err := setup.NewBundle(c, "1.2.3", appliance.Address{1}, false, time.Now())
@@ -53,8 +55,10 @@ func TestABundleHoldsWhatAllMembersShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]any{
-		"store.url": "postgres://attestd@db/attestd", "journal.origin": "example.com/attestd", "hsm.address": appliance.Address{1}.String(),
-		"attestation.scheme": "eip712", "attestation.eip712.chain_id": uint64(10_000_000), "attestation.eip712.name": "a",
+		"store.url": "postgres://attestd@db/attestd", "journal.origin": "example.com/attestd",
+		"hsm.address":        appliance.Address{1}.String(),
+		"attestation.scheme": "eip712", "attestation.eip712.chain_id": uint64(10_000_000),
+		"attestation.eip712.name":    "a",
 		"attestation.screening_list": list, "limits.default_rate": "50/s", "attestation.policy": policy,
 	}
 	for name, value := range want {
@@ -62,13 +66,16 @@ func TestABundleHoldsWhatAllMembersShare(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, b.Settings[name], value)
 		}
 	}
-	if len(b.Settings) != len(want) || !strings.HasPrefix(b.Screening, "0x5aAe") || !strings.HasPrefix(b.Policy, "caps") {
+	if len(b.Settings) != len(want) || !strings.HasPrefix(b.Screening, "0x5aAe") ||
+		!strings.HasPrefix(b.Policy, "caps") {
 		t.Errorf("%+v", b)
 	}
-	if b, err = setup.NewBundle(c, "1.2.3", appliance.Address{1}, true, time.Now()); err != nil || b.Settings["store.url"] != string(c.Store.URL) {
+	if b, err = setup.NewBundle(c, "1.2.3", appliance.Address{1}, true, time.Now()); err != nil ||
+		b.Settings["store.url"] != string(c.Store.URL) {
 		t.Errorf("with the password: %v, %v", b.Settings["store.url"], err)
 	}
-	if _, err := setup.NewBundle(member(t, map[string]any{}), "", appliance.Address{}, false, time.Now()); err == nil || !strings.Contains(err.Error(), "store.url is not set") {
+	if _, err := setup.NewBundle(member(t, map[string]any{}), "", appliance.Address{}, false, time.Now()); err == nil ||
+		!strings.Contains(err.Error(), "store.url is not set") {
 		t.Errorf("without a database: %v", err)
 	}
 }
@@ -76,7 +83,8 @@ func TestABundleHoldsWhatAllMembersShare(t *testing.T) {
 func TestABundleIsOpenedByItsPassphraseWhileItIsGood(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	whole, err := setup.NewBundle(member(t, map[string]any{"store.url": "postgres:///a"}), "1.2.3", appliance.Address{1}, false, now)
+	whole, err := setup.NewBundle(member(t, map[string]any{"store.url": "postgres:///a"}), "1.2.3",
+		appliance.Address{1}, false, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,18 +111,22 @@ func TestABundleIsOpenedByItsPassphraseWhileItIsGood(t *testing.T) {
 		at         time.Time
 		want       string // in the error; "" for none
 	}{
-		"as it was sealed":          {sealed, "correct horse", now.Add(6 * 24 * time.Hour), ""},
-		"another passphrase":        {sealed, "battery staple", now, "the passphrase is wrong"},
-		"a week old":                {sealed, "correct horse", now.Add(8 * 24 * time.Hour), "has expired after 7 days: create a new bundle on a member: attestd setup --bundle FILE"},
-		"of tomorrow":               {sealed, "correct horse", now.Add(-24 * time.Hour), "is in the future: set the clock of this machine"},
-		"cut":                       {sealed[:middle], "correct horse", now, "not a complete bundle"},
-		"changed":                   {changed, "correct horse", now, "not a complete bundle"},
-		"something else":            {[]byte("hello\n"), "correct horse", now, "not a complete bundle"},
-		"empty":                     {nil, "correct horse", now, "not a complete bundle"},
-		"of another format":         {seal(newer), "correct horse", now, "the bundle has format 2, this attestd reads format 1"},
-		"of a key that is no key":   {seal(noKey), "correct horse", now, "the bundle's log key"},
-		"without a passphrase":      {sealed, "", now, "passphrase"},
-		"with something behind it":  {append(bytes.Clone(sealed), "more\n"...), "correct horse", now, "not a complete bundle"},
+		"as it was sealed":   {sealed, "correct horse", now.Add(6 * 24 * time.Hour), ""},
+		"another passphrase": {sealed, "battery staple", now, "the passphrase is wrong"},
+		"a week old": {sealed, "correct horse", now.Add(8 * 24 * time.Hour),
+			"has expired after 7 days: create a new bundle on a member: attestd setup --bundle FILE"},
+		"of tomorrow": {sealed, "correct horse", now.Add(-24 * time.Hour),
+			"is in the future: set the clock of this machine"},
+		"cut":            {sealed[:middle], "correct horse", now, "not a complete bundle"},
+		"changed":        {changed, "correct horse", now, "not a complete bundle"},
+		"something else": {[]byte("hello\n"), "correct horse", now, "not a complete bundle"},
+		"empty":          {nil, "correct horse", now, "not a complete bundle"},
+		"of another format": {seal(newer), "correct horse", now,
+			"the bundle has format 2, this attestd reads format 1"},
+		"of a key that is no key": {seal(noKey), "correct horse", now, "the bundle's log key"},
+		"without a passphrase":    {sealed, "", now, "passphrase"},
+		"with something behind it": {append(bytes.Clone(sealed), "more\n"...), "correct horse", now,
+			"not a complete bundle"},
 		"with an empty line before": {append([]byte("\n"), sealed...), "correct horse", now, ""},
 	} {
 		b, err := setup.OpenBundle(bytes.NewReader(test.sealed), []byte(test.passphrase), test.at)

@@ -48,7 +48,8 @@ func (s *setup) passphrase(ctx context.Context) (p []byte, err error) {
 	case s.PassphraseFile != "":
 		p, err = s.ReadPIN(s.PassphraseFile)
 	case s.Yes:
-		return nil, errors.New("the bundle's passphrase is missing: give its file with --passphrase-file, or - for standard input")
+		return nil, errors.New(
+			"the bundle's passphrase is missing: give its file with --passphrase-file, or - for standard input")
 	default:
 		p, err = askSecret(ctx, s.In, s.Err, "Passphrase of the bundle")
 	}
@@ -81,7 +82,8 @@ func (s *setup) refuseOwnJournal() error {
 	}
 	return s.service.In(dir).Do(func() error {
 		if files.Exists(filepath.Join(dir, archive.StoreFile)) {
-			return fmt.Errorf("this machine is set up already, and has a journal in %s. To join, move %s and %s to another folder first; they still prove this journal's attestations",
+			return fmt.Errorf(
+				"this machine is set up already, and has a journal in %s. To join, move %s and %s to another folder first; they still prove this journal's attestations",
 				dir, archive.StoreFile, archive.LogKeyFile)
 		}
 		there, err := os.ReadFile(filepath.Join(dir, archive.LogKeyFile))
@@ -89,7 +91,8 @@ func (s *setup) refuseOwnJournal() error {
 			return nil
 		}
 		if err == nil && string(bytes.TrimSpace(there)) != s.bundle.LogKey {
-			err = fmt.Errorf("this machine is set up already: %s belongs to another log than the bundle; if this machine is to leave that log, move the file away",
+			err = fmt.Errorf(
+				"this machine is set up already: %s belongs to another log than the bundle; if this machine is to leave that log, move the file away",
 				filepath.Join(dir, archive.LogKeyFile))
 		}
 		return err
@@ -131,9 +134,13 @@ func (s *setup) bundled(present map[string]any) (map[string]any, error) {
 		case !set:
 			lacking[name] = value
 		case name == "journal.key": // another URI may lead to the same key; attestd compares the keys
-		case name == "store.url" && config.DatabaseURL(fmt.Sprint(there)).WithoutPassword() == config.DatabaseURL(fmt.Sprint(value)).WithoutPassword():
+		case name == "store.url" && config.DatabaseURL(fmt.Sprint(there)).WithoutPassword() == config.DatabaseURL(
+			fmt.Sprint(value)).WithoutPassword():
 		case fmt.Sprint(there) != fmt.Sprint(value):
-			return nil, fmt.Errorf("%s sets %s differently from the cluster: correct or remove the setting, then run setup again", s.result.Configuration, name)
+			return nil,
+				fmt.Errorf(
+					"%s sets %s differently from the cluster: correct or remove the setting, then run setup again",
+					s.result.Configuration, name)
 		}
 	}
 	return lacking, nil
@@ -153,12 +160,16 @@ func (s *setup) placeLogKey(context.Context) error {
 		s.kept(path, "the log key of "+key.Verifier.Name())
 		return nil
 	}
-	err = s.service.In(s.config.DataDir).Do(func() error { return files.Write(path, []byte(s.bundle.LogKey+"\n"), 0o600) })
+	err = s.service.In(s.config.DataDir).Do(func() error {
+		return files.Write(path, []byte(s.bundle.LogKey+"\n"), 0o600)
+	})
 	if err == nil {
 		s.made(path, "the log key of "+key.Verifier.Name())
 	}
-	if s.config.Store.URL != "" && !s.config.Store.URL.HasPassword() && strings.Contains(string(s.config.Store.URL), "@") {
-		s.say("The bundle has no database password. If the database needs one, put it into a passfile of the user %s, and set its path in %s: PGPASSFILE=…",
+	if s.config.Store.URL != "" && !s.config.Store.URL.HasPassword() &&
+		strings.Contains(string(s.config.Store.URL), "@") {
+		s.say(
+			"The bundle has no database password. If the database needs one, put it into a passfile of the user %s, and set its path in %s: PGPASSFILE=…",
 			s.service.Name, filepath.Join(s.folder, config.EnvironmentName))
 	}
 	return err

@@ -71,7 +71,8 @@ func (s *setup) findKey(ctx context.Context) error {
 		"(for SoftHSM, copy the folder of its tokens), then run setup again"
 	if s.bundle == nil {
 		bringBack = "The configuration names an existing key, so setup does not create one. Restore the HSM's backup (for SoftHSM, the folder of its " +
-			"tokens), or correct hsm.uri. For a new key, with another address, move " + s.result.Configuration + " away, then run setup"
+			"tokens), or correct hsm.uri. For a new key, with another address, move " + s.result.Configuration +
+			" away, then run setup"
 	}
 	if tokens := s.emptyTokens(); tokens != "" {
 		return fmt.Errorf("no SoftHSM token in %s.\n%s", tokens, bringBack)
@@ -133,11 +134,13 @@ func (s *setup) officerPIN() ([]byte, error) {
 	if files.Exists(path) {
 		return s.ReadPIN(path)
 	}
-	if entries, err := os.ReadDir(softhsm.TokenDir(s.Source.Getenv(softhsm.ConfVariable))); err == nil && len(entries) > 0 {
+	if entries, err := os.ReadDir(softhsm.TokenDir(s.Source.Getenv(softhsm.ConfVariable))); err == nil &&
+		len(entries) > 0 {
 		return nil, nil // the token exists
 	}
 	pin := randomPIN()
-	return pin, s.place(path, append(pin, '\n'), 0o400, s.root(), "the security officer's PIN, which can replace a lost PIN; move it to another machine")
+	return pin, s.place(path, append(pin, '\n'), 0o400, s.root(),
+		"the security officer's PIN, which can replace a lost PIN; move it to another machine")
 }
 
 // PINRefused is hsm.ErrPIN from a child process, with that process's message.

@@ -33,10 +33,12 @@ func chooseModule(found []hsm.Module) (hsm.Module, error) {
 	case len(ofHSMs) == 0 && len(soft) > 0:
 		return soft[0], nil
 	case len(found) == 0:
-		return hsm.Module{}, errors.New("no PKCS#11 module on this machine: install the HSM's client, or SoftHSM for a trial " +
-			"(apt install softhsm2, dnf install softhsm), or give its path with --module")
+		return hsm.Module{},
+			errors.New("no PKCS#11 module on this machine: install the HSM's client, or SoftHSM for a trial " +
+				"(apt install softhsm2, dnf install softhsm), or give its path with --module")
 	}
-	return hsm.Module{}, fmt.Errorf("several PKCS#11 modules on this machine: choose one with --module: %s", listModules(found))
+	return hsm.Module{},
+		fmt.Errorf("several PKCS#11 modules on this machine: choose one with --module: %s", listModules(found))
 }
 
 func listModules(found []hsm.Module) string {
@@ -63,7 +65,8 @@ func (s *setup) prepareSoftHSM(dataDir string) (fresh bool, err error) {
 		}
 		if !files.Exists(conf) {
 			text := "# SoftHSM for attestd: softhsm2.conf(5).\n" + softhsm.Conf(tokens)
-			if err := s.place(conf, []byte(text), 0o644, s.root(), "SoftHSM's configuration; the tokens are in "+tokens); err != nil {
+			if err := s.place(conf, []byte(text), 0o644, s.root(),
+				"SoftHSM's configuration; the tokens are in "+tokens); err != nil {
 				return false, err
 			}
 		}

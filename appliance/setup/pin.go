@@ -75,7 +75,8 @@ func (s *setup) adoptPIN(ctx context.Context) error {
 	case s.PINFile == "" && missing == nil:
 		return nil
 	case s.PINFile == "" && s.Yes:
-		return fmt.Errorf("no PIN at the pin-source of hsm.uri (%s): give a file with the PIN: --pin-file FILE: %w", uri.PINSource, missing)
+		return fmt.Errorf("no PIN at the pin-source of hsm.uri (%s): give a file with the PIN: --pin-file FILE: %w",
+			uri.PINSource, missing)
 	}
 	pin, err := s.choosePIN(ctx, false)
 	if err != nil {
@@ -87,7 +88,8 @@ func (s *setup) adoptPIN(ctx context.Context) error {
 		s.say("kept  the PIN  (%s)", uri.PINSource)
 		return nil
 	case running:
-		return errors.New("attestd runs with another PIN; stop it first, so that setup can test the new one: systemctl stop attestd.socket attestd")
+		return errors.New(
+			"attestd runs with another PIN; stop it first, so that setup can test the new one: systemctl stop attestd.socket attestd")
 	}
 	return s.replacePIN(ctx, uri, pin)
 }
@@ -143,7 +145,8 @@ func (s *setup) renamePINSource(from, to string) error {
 	}
 	const attribute = "pin-source="
 	if n := strings.Count(string(text), attribute+from); n != 1 {
-		return fmt.Errorf("%s contains %s%s %d times instead of once: set %s%s in hsm.uri, then run setup again", s.result.Configuration, attribute, from, n, attribute, to)
+		return fmt.Errorf("%s contains %s%s %d times instead of once: set %s%s in hsm.uri, then run setup again",
+			s.result.Configuration, attribute, from, n, attribute, to)
 	}
 	changed := bytes.Replace(text, []byte(attribute+from), []byte(attribute+to), 1)
 	if err := s.place(s.result.Configuration, changed, 0o640, s.root(), "hsm.uri: "+attribute+to); err != nil {
@@ -156,7 +159,8 @@ func (s *setup) renamePINSource(from, to string) error {
 func (s *setup) pinPath() string { return filepath.Join(s.folder, "pin") }
 
 func (s *setup) placePIN(path string, pin []byte) error {
-	return s.place(path, append(bytes.Clone(pin), '\n'), 0o400, s.service, "the PIN, for the user "+s.service.Name+" only")
+	return s.place(path, append(bytes.Clone(pin), '\n'), 0o400, s.service,
+		"the PIN, for the user "+s.service.Name+" only")
 }
 
 // placeCredential encrypts the PIN for this machine's systemd, and checks that it can be decrypted. It does not bind

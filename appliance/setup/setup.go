@@ -48,9 +48,10 @@ type Options struct {
 // Machine is the machine to prepare, with the functions that the command provides.
 type Machine struct {
 	doctor.Subject
-	In        io.Reader                                                       // a terminal, unless Yes is set
-	Err       io.Writer                                                       // prompts and progress messages
-	ReadPIN   func(file string) ([]byte, error)                               // without the newline; standard input for -
+	In  io.Reader // a terminal, unless Yes is set
+	Err io.Writer // prompts and progress messages
+	// without the newline; standard input for -
+	ReadPIN   func(file string) ([]byte, error)
 	InitToken func(ctx context.Context, soPIN []byte) (hsm.InitResult, error) // in a child process of the daemon's user
 	OpenKeys  func(ctx context.Context) (Keys, error)
 }
@@ -142,7 +143,8 @@ func (s *setup) findUser() (service.User, error) {
 		if s.User != "" {
 			return service.User{}, fmt.Errorf("--user: %w", err)
 		}
-		s.say("The user attestd, which the package creates, does not exist: the files will belong to root, and the daemon must run as root.")
+		s.say(
+			"The user attestd, which the package creates, does not exist: the files will belong to root, and the daemon must run as root.")
 	}
 	u, err := user.LookupId(strconv.Itoa(os.Geteuid()))
 	if err != nil {
@@ -297,7 +299,9 @@ func (s *setup) checkChoices(ctx context.Context) error {
 		return nil // the environment has another address
 	}
 	if doctor.Listening(ctx, listen) {
-		return fmt.Errorf("--listen: %s is in use by another program: find it with ss -ltnp and stop it, or choose another port", listen)
+		return fmt.Errorf(
+			"--listen: %s is in use by another program: find it with ss -ltnp and stop it, or choose another port",
+			listen)
 	}
 	return nil
 }
@@ -344,7 +348,8 @@ func isDirectory(path string) bool {
 func (s *setup) chosenValues(dataDir string, uri hsm.URI) map[string]any {
 	chosen := map[string]any{"hsm.uri": uri.String()}
 	for name, value := range map[string]string{"data_dir": dataDir, "server.listen": s.Listen,
-		"server.tls.cert": s.TLSCert, "server.tls.key": s.TLSKey, "attestation.scheme": s.Scheme, "backup.recipient": s.BackupRecipient} {
+		"server.tls.cert": s.TLSCert, "server.tls.key": s.TLSKey, "attestation.scheme": s.Scheme,
+		"backup.recipient": s.BackupRecipient} {
 		if value != "" && value != config.DefaultText(name) {
 			chosen[name] = value
 		}
@@ -373,8 +378,10 @@ func (s *setup) writeConfiguration(present, values map[string]any) error {
 		section, _, _ := strings.Cut(name, ".")
 		for other := range present {
 			if strings.HasPrefix(other, section+".") {
-				return fmt.Errorf("%s has a section %s without %s: add the setting there, then run setup again:\n  %s: %s",
-					s.result.Configuration, section, name, strings.TrimPrefix(name, section+"."), config.YAMLValue(chosen[name]))
+				return fmt.Errorf(
+					"%s has a section %s without %s: add the setting there, then run setup again:\n  %s: %s",
+					s.result.Configuration, section, name, strings.TrimPrefix(name, section+"."),
+					config.YAMLValue(chosen[name]))
 			}
 		}
 	}
@@ -397,7 +404,8 @@ func (s *setup) configuration() []byte {
 		text.Write(bytes.TrimRight(s.before, "\n"))
 		text.WriteString("\n\n")
 	}
-	fmt.Fprintf(&text, "# Written by 'attestd setup' on %s. Other settings have their defaults;\n# 'attestd config show' prints all values with their descriptions.\n", time.Now().UTC().Format("2006-01-02"))
+	fmt.Fprintf(&text,
+		"# Written by 'attestd setup' on %s. Other settings have their defaults;\n# 'attestd config show' prints all values with their descriptions.\n", time.Now().UTC().Format("2006-01-02"))
 	if files.Exists(config.ReferenceFile) {
 		fmt.Fprintf(&text, "# All settings, to copy from: %s\n", config.ReferenceFile)
 	}
@@ -480,7 +488,8 @@ func (s *setup) makeAPIKey(ctx context.Context) (err error) {
 		file = filepath.Join(s.folder, "api-key")
 	}
 	if file != "-" && files.Exists(file) {
-		return fmt.Errorf("no API key is usable, but %s exists: remove the file, or give another one with --api-key-file", file)
+		return fmt.Errorf(
+			"no API key is usable, but %s exists: remove the file, or give another one with --api-key-file", file)
 	}
 	_, token, err := o.CreateKey(ctx, appliance.KeyRequest{Name: s.APIKeyName})
 	if err != nil {
@@ -491,7 +500,8 @@ func (s *setup) makeAPIKey(ctx context.Context) (err error) {
 		return nil
 	}
 	s.result.APIKeyFile = file
-	return s.place(file, []byte(token+"\n"), 0o600, s.root(), "the token of the API key "+s.APIKeyName+"; give it to the integrator")
+	return s.place(file, []byte(token+"\n"), 0o600, s.root(),
+		"the token of the API key "+s.APIKeyName+"; give it to the integrator")
 }
 
 // examineAll runs doctor's checks. It drops the warning that the daemon does not run, since it is not started yet.

@@ -24,7 +24,8 @@ func (s *setup) adoptPINs(ctx context.Context) error {
 		return err
 	}
 	if s.PINFile != "" {
-		return errors.New("--pin-file: the configuration has several tokens; put each PIN at its pin-source, and omit --pin-file")
+		return errors.New(
+			"--pin-file: the configuration has several tokens; put each PIN at its pin-source, and omit --pin-file")
 	}
 	running, err := s.daemonRuns(ctx)
 	if err != nil || running {
@@ -36,7 +37,8 @@ func (s *setup) adoptPINs(ctx context.Context) error {
 			continue
 		}
 		if _, err := s.currentPIN(ctx, uri); err != nil {
-			missing = append(missing, fmt.Errorf("token %d: no PIN at the pin-source of %s (%s): %w\n%s", i+1, s.config.TokenSetting(i), uri.PINSource, err, placeRemedy(uri)))
+			missing = append(missing, fmt.Errorf("token %d: no PIN at the pin-source of %s (%s): %w\n%s", i+1,
+				s.config.TokenSetting(i), uri.PINSource, err, placeRemedy(uri)))
 		}
 	}
 	return errors.Join(missing...)
@@ -45,7 +47,8 @@ func (s *setup) adoptPINs(ctx context.Context) error {
 // placeRemedy is the way to put a PIN at the pin-source of a URI.
 func placeRemedy(uri hsm.URI) string {
 	if name := uri.Credential(); name != "" {
-		return fmt.Sprintf("write the PIN to a file, then run: systemd-creds encrypt --name=%s FILE %s", name, service.CredentialPath(name))
+		return fmt.Sprintf("write the PIN to a file, then run: systemd-creds encrypt --name=%s FILE %s", name,
+			service.CredentialPath(name))
 	}
 	return "put the PIN there, readable for the service's user only"
 }
@@ -71,13 +74,15 @@ func (s *setup) findKeys(ctx context.Context) error {
 				return err
 			}
 		case s.result.Address != nil && *s.result.Address != *found.Key.Address:
-			return fmt.Errorf("the tokens of hsm.uris have different keys: token %d has %s, an earlier one has %s: import the key into all tokens with the HSM vendor's tools",
+			return fmt.Errorf(
+				"the tokens of hsm.uris have different keys: token %d has %s, an earlier one has %s: import the key into all tokens with the HSM vendor's tools",
 				i+1, found.Key.Address, s.result.Address)
 		}
 		if key.Name == standard.Name {
 			s.result.Address = found.Key.Address
 		}
-		s.say("kept  token %d, %q, and its key %q  (address %s)", i+1, found.Token.Label, found.Key.Label, found.Key.Address)
+		s.say("kept  token %d, %q, and its key %q  (address %s)", i+1, found.Token.Label, found.Key.Label,
+			found.Key.Address)
 	}
 	if s.result.Address == nil {
 		return errors.Join(failures...)

@@ -27,7 +27,8 @@ func (t told) csv() ([]byte, error) {
 		return nil, fmt.Errorf("entry %d: %w", t.Index, err)
 	}
 	cells := []string{
-		t.Type, t.Severity, t.Log, strconv.FormatInt(t.Index, 10), t.ID.String(), t.Time.Format(time.RFC3339Nano), t.LeafHash,
+		t.Type, t.Severity, t.Log, strconv.FormatInt(t.Index, 10), t.ID.String(), t.Time.Format(time.RFC3339Nano),
+		t.LeafHash,
 		t.KeyID, t.Hash, t.SignerAddress, t.Scheme, t.UnspendableAddress, t.Beneficiary, string(t.Event), t.By, detail,
 	}
 	for i, cell := range cells {

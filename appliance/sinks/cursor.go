@@ -83,7 +83,8 @@ var errEnough = errors.New("enough")
 // carry converts a cursor of an older log for a journal that continues that log. The journal begins with the
 // continuation events, newest first, which the sink does not have. The entries that the sink has follow them. ok is
 // false if the journal does not continue that log. lost is the number of shipped entries that the journal has lost.
-func (c cursor) carry(ctx context.Context, journal Journal, log string) (carried cursor, lost int64, ok bool, err error) {
+func (c cursor) carry(ctx context.Context, journal Journal,
+	log string) (carried cursor, lost int64, ok bool, err error) {
 	var continued []appliance.Continuation
 	err = journal.Entries(ctx, 0, func(e appliance.Entry) error {
 		if e.Event == nil {
@@ -109,7 +110,8 @@ func (c cursor) carry(ctx context.Context, journal Journal, log string) (carried
 	if c.Skip != nil {
 		has = *c.Skip
 	}
-	for i := len(continued) - 1; i >= 0; i-- { // from that log to this one: each continuation adds one entry at the beginning
+	for i := len(continued) - 1; i >= 0; i-- {
+		// from that log to this one: each continuation adds one entry at the beginning
 		tree, err := continued[i].Tree()
 		if err != nil {
 			return cursor{}, 0, false, fmt.Errorf("the continued log: %w", err)

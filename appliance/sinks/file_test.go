@@ -29,7 +29,8 @@ func linesOf(t testing.TB, paths ...string) (lines []string) {
 
 func messages(first, n int) (batch []sinks.Message) {
 	for i := range n {
-		batch = append(batch, sinks.Message{Index: int64(first + i), Text: fmt.Appendf(nil, `{"index":%d,"id":"x"}`, first+i)})
+		batch = append(batch,
+			sinks.Message{Index: int64(first + i), Text: fmt.Appendf(nil, `{"index":%d,"id":"x"}`, first+i)})
 	}
 	return batch
 }
@@ -61,18 +62,21 @@ func TestAFileIsRotated(t *testing.T) {
 	}
 	dir := t.TempDir()
 	path, state, conf := filepath.Join(dir, "audit.jsonl"), filepath.Join(dir, "state"), filepath.Join(dir, "conf")
-	check(t, os.WriteFile(conf, []byte(documented(t, "logrotate", "/var/log/attestd/audit.jsonl", path, "create 0600 attestd attestd", "create 0600", "    compress\n", "")), 0o600))
+	check(t, os.WriteFile(conf, []byte(documented(t, "logrotate", "/var/log/attestd/audit.jsonl", path,
+		"create 0600 attestd attestd", "create 0600", "    compress\n", "")), 0o600))
 	j := newJournal(t)
 	s := j.ship(t, t.TempDir(), sink("file", &sinks.File{Path: path}))
 	for round := range int64(3) {
 		j.attest(t, 10)
 		until(t, s, "at the head", func(s sinks.Status) bool { return s.Next == 10*(round+1) })
-		if out, err := exec.CommandContext(t.Context(), logrotate, "--force", "--state", state, conf).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(t.Context(), logrotate, "--force", "--state", state,
+			conf).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
 	for round := range int64(3) {
-		if got := indexesOf(t, linesOf(t, fmt.Sprintf("%s.%d", path, 3-round))); !slices.Equal(got, from(10*round, 10*round+10)) {
+		if got := indexesOf(t, linesOf(t, fmt.Sprintf("%s.%d", path, 3-round))); !slices.Equal(got,
+			from(10*round, 10*round+10)) {
 			t.Errorf("round %d has %v", round, got)
 		}
 	}
@@ -117,7 +121,9 @@ func TestAFileOnAFullDiskHasWholeLinesOnly(t *testing.T) {
 	j := newJournal(t)
 	j.attest(t, 60) // about 30 KiB
 	s := j.ship(t, t.TempDir(), sink("file", &sinks.File{Path: path}))
-	until(t, s, "full", func(s sinks.Status) bool { return strings.Contains(s.Failing, "no space left") && s.Failures > 3 })
+	until(t, s, "full", func(s sinks.Status) bool {
+		return strings.Contains(s.Failing, "no space left") && s.Failures > 3
+	})
 	linesOf(t, path)
 	check(t, os.Remove(ballast))
 	until(t, s, "at the head", func(s sinks.Status) bool { return s.Next == 60 && s.Failing == "" })
@@ -134,9 +140,11 @@ func TestAFileThatIsNotOursIsRefused(t *testing.T) {
 	check(t, os.WriteFile(open, nil, 0o600))
 	check(t, os.Chmod(open, 0o644))
 	for path, want := range map[string]string{
-		pipe: "is not a regular file", open: "chmod o= " + open, filepath.Join(dir, "none", "f"): "no such file or directory", dir: "is a directory",
+		pipe: "is not a regular file", open: "chmod o= " + open,
+		filepath.Join(dir, "none", "f"): "no such file or directory", dir: "is a directory",
 	} {
-		if err := (&sinks.File{Path: path}).Take(t.Context(), messages(0, 1)); err == nil || !strings.Contains(err.Error(), want) {
+		if err := (&sinks.File{Path: path}).Take(t.Context(), messages(0, 1)); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
 	}

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	lastRetry    = time.Minute      // the first retry comes after one interval; then the delay doubles, with a jitter of half
+	// the first retry comes after one interval; then the delay doubles, with a jitter of half
+	lastRetry    = time.Minute
 	mostLater    = 10 * time.Minute // upper bound of a Later
 	warnInterval = time.Minute
 	readTimeout  = 30 * time.Second // per read of the journal
@@ -151,7 +152,9 @@ func (f *follower) look(ctx context.Context) (size int64, err error) {
 		}
 	}
 	if f.at.Next > tree.N {
-		return 0, fmt.Errorf("the journal has %d records, but the sink has %d: the journal lost records or was replaced", tree.N, f.at.Next)
+		return 0,
+			fmt.Errorf("the journal has %d records, but the sink has %d: the journal lost records or was replaced",
+				tree.N, f.at.Next)
 	}
 	f.moved(tree.N, 0)
 	return tree.N, nil
@@ -171,11 +174,13 @@ func (f *follower) place(ctx context.Context, size int64) error {
 			return err
 		}
 		if known = continued; continued {
-			f.log.Warn("sink: the journal continues as another log; the sink continues with it", "before", at.Log, "log", f.form.Log, "shipped_but_lost", lost)
+			f.log.Warn("sink: the journal continues as another log; the sink continues with it", "before", at.Log,
+				"log", f.form.Log, "shipped_but_lost", lost)
 			at = carried
 			break
 		}
-		f.log.Warn("sink: its cursor belongs to a log that this journal does not continue; the sink starts over", "before", at.Log, "log", f.form.Log)
+		f.log.Warn("sink: its cursor belongs to a log that this journal does not continue; the sink starts over",
+			"before", at.Log, "log", f.form.Log)
 	}
 	if !known {
 		at = cursor{Log: f.form.Log}
@@ -252,7 +257,8 @@ func (f *follower) judge(err error, more bool) (wait time.Duration) {
 	if err == nil {
 		f.retry.Reset()
 		if f.status.Failing != "" {
-			f.log.Info("sink: it works again", "after", now.Sub(f.status.Since).Round(time.Second).String(), "next", f.status.Next)
+			f.log.Info("sink: it works again", "after", now.Sub(f.status.Since).Round(time.Second).String(),
+				"next", f.status.Next)
 			f.status.Failing, f.status.Since = "", time.Time{}
 		}
 		return 0

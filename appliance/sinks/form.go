@@ -97,7 +97,8 @@ const (
 func (f Form) tell(e appliance.Entry) told {
 	leaf := tlog.RecordHash(e.Leaf)
 	t := told{
-		Type: typeAttestation, Log: f.Log, Index: e.Index, ID: e.ID(), Time: e.Time().UTC(), LeafHash: hex.EncodeToString(leaf[:]),
+		Type: typeAttestation, Log: f.Log, Index: e.Index, ID: e.ID(), Time: e.Time().UTC(),
+		LeafHash: hex.EncodeToString(leaf[:]),
 		severity: severityOf(e),
 	}
 	t.Severity = t.severity.String()

@@ -74,7 +74,8 @@ func (c *collector) to(t testing.TB) *sinks.HTTPS {
 	t.Helper()
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	check(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate().Raw}), 0o600))
-	return &sinks.HTTPS{URL: c.URL + "/services/collector/raw?channel=s3cret", Security: sinks.Security{CA: ca}, Version: "1.2.3"}
+	return &sinks.HTTPS{URL: c.URL + "/services/collector/raw?channel=s3cret", Security: sinks.Security{CA: ca},
+		Version: "1.2.3"}
 }
 
 func TestHTTPSPostsLinesOfJSON(t *testing.T) {
@@ -183,15 +184,25 @@ func TestHTTPSErrors(t *testing.T) {
 		want   string
 		after  time.Duration
 	}{
-		"no right":     {code: 403, want: `answers 403 Forbidden: "Invalid\x1b[31m token"`},
-		"redirect":     {code: 302, want: "redirects are not followed"},
-		"later":        {code: 503, want: "answers 503", after: 7 * time.Second},
-		"not trusted":  {change: func(h *sinks.HTTPS) { h.Security.CA = "" }, want: "certificate signed by unknown authority"},
-		"another name": {change: func(h *sinks.HTTPS) { h.Security.ServerName = "other.example.org" }, want: "not other.example.org"},
-		"no CA":        {change: func(h *sinks.HTTPS) { h.Security.CA = "/nowhere" }, want: "ca: open /nowhere"},
-		"no key":       {change: func(h *sinks.HTTPS) { h.Security.Cert, h.Security.Key = "/nowhere", "/nowhere" }, want: "cert and key: open /nowhere"},
-		"no header":    {change: func(h *sinks.HTTPS) { h.Headers = func() (http.Header, error) { return nil, errAway } }, want: "headers: away"},
-		"nobody there": {change: func(h *sinks.HTTPS) { h.URL = "https://127.0.0.1:1/raw?channel=s3cret" }, want: "connection refused"},
+		"no right": {code: 403, want: `answers 403 Forbidden: "Invalid\x1b[31m token"`},
+		"redirect": {code: 302, want: "redirects are not followed"},
+		"later":    {code: 503, want: "answers 503", after: 7 * time.Second},
+		"not trusted": {change: func(h *sinks.HTTPS) {
+			h.Security.CA = ""
+		}, want: "certificate signed by unknown authority"},
+		"another name": {change: func(h *sinks.HTTPS) {
+			h.Security.ServerName = "other.example.org"
+		}, want: "not other.example.org"},
+		"no CA": {change: func(h *sinks.HTTPS) { h.Security.CA = "/nowhere" }, want: "ca: open /nowhere"},
+		"no key": {change: func(h *sinks.HTTPS) {
+			h.Security.Cert, h.Security.Key = "/nowhere", "/nowhere"
+		}, want: "cert and key: open /nowhere"},
+		"no header": {change: func(h *sinks.HTTPS) {
+			h.Headers = func() (http.Header, error) { return nil, errAway }
+		}, want: "headers: away"},
+		"nobody there": {change: func(h *sinks.HTTPS) {
+			h.URL = "https://127.0.0.1:1/raw?channel=s3cret"
+		}, want: "connection refused"},
 	} {
 		answer = test.code
 		to := c.to(t)
@@ -214,7 +225,8 @@ func TestHTTPSShowsItsCertificate(t *testing.T) {
 	t.Parallel()
 	authority := newAuthority(t)
 	c := newCollector(t, nil)
-	c.TLS.ClientAuth, c.TLS.ClientCAs, c.TLS.MinVersion = tls.RequireAndVerifyClientCert, authority.pool(t), tls.VersionTLS13
+	c.TLS.ClientAuth, c.TLS.ClientCAs, c.TLS.MinVersion = tls.RequireAndVerifyClientCert, authority.pool(t),
+		tls.VersionTLS13
 	to := c.to(t)
 	if err := to.Take(t.Context(), messages(0, 1)); err == nil {
 		t.Error("without a certificate it is taken")

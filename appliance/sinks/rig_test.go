@@ -87,7 +87,8 @@ func (j *journal) continuedFor(t testing.TB, reason string) *journal {
 // ship ships a journal to sinks until the test ends or the shipper is closed.
 func (j *journal) ship(t testing.TB, dir string, to ...sinks.Sink) *sinks.Shipper {
 	t.Helper()
-	s := sinks.New(sinks.Options{Journal: j.Journal(), Verifier: j.key.Verifier, Dir: dir, Version: "1.2.3", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	s := sinks.New(sinks.Options{Journal: j.Journal(), Verifier: j.key.Verifier, Dir: dir, Version: "1.2.3",
+		Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	s.Set(to)
 	t.Cleanup(func() { stop(s) })
 	return s

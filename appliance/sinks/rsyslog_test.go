@@ -39,7 +39,8 @@ func startRsyslog(t *testing.T, driver string) *rsyslog {
 	cert, key := r.authority.issue(t, "siem.example.com")
 	conf := filepath.Join(r.dir, "rsyslog.conf")
 	check(t, os.WriteFile(conf, []byte(documented(t, "rsyslog",
-		"/var/spool/rsyslog", r.dir, "/etc/rsyslog.d/ca.pem", r.authority.ca, "/etc/rsyslog.d/siem.pem", cert, "/etc/rsyslog.d/siem.key", key,
+		"/var/spool/rsyslog", r.dir, "/etc/rsyslog.d/ca.pem", r.authority.ca, "/etc/rsyslog.d/siem.pem", cert,
+		"/etc/rsyslog.d/siem.key", key,
 		`"gtls"`, `"`+driver+`"`, `port="6514"`, `address="127.0.0.1" port="0" listenPortFileName="`+r.dir+`/port"`,
 		"/var/log/attestd.jsonl", filepath.Join(r.dir, "messages"),
 	)), 0o600))
@@ -104,7 +105,8 @@ func (r *rsyslog) messages(t *testing.T, n int) []string {
 // sink returns a destination for this rsyslogd.
 func (r *rsyslog) sink(t *testing.T) *sinks.Syslog {
 	t.Helper()
-	to := &sinks.Syslog{Address: "127.0.0.1:" + r.port(t), Facility: 13, Host: "signer1", Security: sinks.Security{CA: r.authority.ca, ServerName: "siem.example.com"}}
+	to := &sinks.Syslog{Address: "127.0.0.1:" + r.port(t), Facility: 13, Host: "signer1",
+		Security: sinks.Security{CA: r.authority.ca, ServerName: "siem.example.com"}}
 	to.Security.Cert, to.Security.Key = r.authority.issue(t, "attestd.example.com")
 	return to
 }

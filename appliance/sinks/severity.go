@@ -15,7 +15,8 @@ const (
 
 // String returns the keyword that syslog daemons use.
 func (s severity) String() string {
-	return map[severity]string{critical: "crit", failure: "err", warning: "warning", notice: "notice", informational: "info"}[s]
+	return map[severity]string{critical: "crit", failure: "err", warning: "warning", notice: "notice",
+		informational: "info"}[s]
 }
 
 // cef returns the severity on ArcSight's scale from 0 to 10.

@@ -23,7 +23,9 @@ func TestEachEntryComesInOrderOverRestarts(t *testing.T) {
 	j.attest(t, 25)
 	first := j.ship(t, dir, sink("siem", to))
 	to.has(t, 25)
-	until(t, first, "at the head", func(s sinks.Status) bool { return s.Next == 25 && *s.LagRecords == 0 && s.Shipped == 25 })
+	until(t, first, "at the head", func(s sinks.Status) bool {
+		return s.Next == 25 && *s.LagRecords == 0 && s.Shipped == 25
+	})
 	stop(first)
 	j.attest(t, 5)
 	j.ship(t, dir, sink("siem", to))
@@ -43,15 +45,20 @@ func TestASinkThatTakesNothingHoldsUpNothing(t *testing.T) {
 	if got := well.has(t, 40); !slices.Equal(got, from(0, 40)) {
 		t.Errorf("%v came", got)
 	}
-	status := until(t, s, "failing", func(s sinks.Status) bool { return s.Failures > 1 && s.LagRecords != nil && *s.LagRecords == 40 })
-	if !strings.Contains(status.Failing, errAway.Error()) || status.Since.IsZero() || status.LagSeconds <= 0 || status.Shipped != 0 {
+	status := until(t, s, "failing", func(s sinks.Status) bool {
+		return s.Failures > 1 && s.LagRecords != nil && *s.LagRecords == 40
+	})
+	if !strings.Contains(status.Failing, errAway.Error()) || status.Since.IsZero() || status.LagSeconds <= 0 ||
+		status.Shipped != 0 {
 		t.Errorf("%+v", status)
 	}
 	failing.does(nil)
 	if got := failing.has(t, 40); !slices.Equal(got, from(0, 40)) {
 		t.Errorf("once it is back, %v came", got)
 	}
-	until(t, s, "well again", func(s sinks.Status) bool { return s.Failing == "" && *s.LagRecords == 0 && s.LagSeconds == 0 })
+	until(t, s, "well again", func(s sinks.Status) bool {
+		return s.Failing == "" && *s.LagRecords == 0 && s.LagSeconds == 0
+	})
 }
 
 func TestABatchIsBounded(t *testing.T) {
@@ -168,8 +175,9 @@ func TestAFailureIsToldOnceAMinute(t *testing.T) {
 	var warnings, clock atomic.Int64
 	clock.Store(time.Now().Unix())
 	s := sinks.New(sinks.Options{
-		Journal: j.Journal(), Verifier: j.key.Verifier, Dir: t.TempDir(), Logger: slog.New(lines{slog.NewTextHandler(io.Discard, nil), &warnings}),
-		Now: func() time.Time { return time.Unix(clock.Load(), 0) },
+		Journal: j.Journal(), Verifier: j.key.Verifier, Dir: t.TempDir(),
+		Logger: slog.New(lines{slog.NewTextHandler(io.Discard, nil), &warnings}),
+		Now:    func() time.Time { return time.Unix(clock.Load(), 0) },
 	})
 	s.Set([]sinks.Sink{sink("away", to)})
 	defer stop(s)
@@ -190,7 +198,8 @@ func TestACursorThatCannotBeReadIsTold(t *testing.T) {
 	check(t, os.WriteFile(sinks.CursorPath(dir, "siem"), []byte("{"), 0o600))
 	s := j.ship(t, dir, sink("siem", to))
 	status := until(t, s, "failing", func(s sinks.Status) bool { return s.Failing != "" })
-	if !strings.Contains(status.Failing, "siem.json") || !strings.Contains(status.Failing, "remove the file to start the sink over") {
+	if !strings.Contains(status.Failing, "siem.json") ||
+		!strings.Contains(status.Failing, "remove the file to start the sink over") {
 		t.Error(status.Failing)
 	}
 	check(t, os.Remove(sinks.CursorPath(dir, "siem")))

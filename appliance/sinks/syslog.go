@@ -40,7 +40,8 @@ var facilities = []struct {
 	code Facility
 }{
 	{"user", 1}, {"daemon", 3}, {"auth", 4}, {"authpriv", 10}, {"audit", 13},
-	{"local0", 16}, {"local1", 17}, {"local2", 18}, {"local3", 19}, {"local4", 20}, {"local5", 21}, {"local6", 22}, {"local7", 23},
+	{"local0", 16}, {"local1", 17}, {"local2", 18}, {"local3", 19}, {"local4", 20}, {"local5", 21}, {"local6", 22},
+	{"local7", 23},
 }
 
 // ParseFacility reads a facility's name.
@@ -92,7 +93,8 @@ func (s *Syslog) dial(ctx context.Context) (ending, error) {
 	if err != nil {
 		return nil, errors.Join(err, tcp.Close())
 	}
-	conn := tls.Client(tcp, config) // no session resumption: with client certificates, rsyslog's OpenSSL driver refuses it
+	// no session resumption: with client certificates, rsyslog's OpenSSL driver refuses it
+	conn := tls.Client(tcp, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("TLS with %s: %w", s, err), tcp.Close())
 	}
@@ -208,7 +210,8 @@ const (
 // enterprise number.
 func (s *Syslog) message(m Message) []byte {
 	b := fmt.Appendf(make([]byte, 0, 128+len(m.Text)), "<%d>1 %s %s %s %s %s %s ", int(s.Facility)*8+int(m.severity),
-		m.Time.UTC().Format("2006-01-02T15:04:05.000000Z"), printable(s.Host, maxHostname), appName, nilValue, printable(m.Kind, maxMsgID), nilValue)
+		m.Time.UTC().Format("2006-01-02T15:04:05.000000Z"), printable(s.Host, maxHostname), appName, nilValue,
+		printable(m.Kind, maxMsgID), nilValue)
 	text := m.Text
 	if len(b)+len(byteOrderMark)+len(text) > maxFrame && m.brief != nil {
 		text = m.brief

@@ -112,11 +112,13 @@ func (r *receiver) messages() []string {
 }
 
 func (r *receiver) to() *sinks.Syslog {
-	return &sinks.Syslog{Address: r.address, Facility: 13, Host: "signer1.example.com", Security: sinks.Security{CA: r.authority.ca, ServerName: "siem.example.com"}}
+	return &sinks.Syslog{Address: r.address, Facility: 13, Host: "signer1.example.com",
+		Security: sinks.Security{CA: r.authority.ca, ServerName: "siem.example.com"}}
 }
 
 // rfc5424 matches the header of a message, with the MSG as its group.
-var rfc5424 = regexp.MustCompile(`^<110>1 \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z signer1\.example\.com attestd - attestation - (\{.*\})$`)
+var rfc5424 = regexp.MustCompile(
+	`^<110>1 \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z signer1\.example\.com attestd - attestation - (\{.*\})$`)
 
 // bodies returns the JSON MSGs of messages.
 func bodies(t testing.TB, all []string) (texts []string) {
@@ -218,14 +220,20 @@ func TestSyslogReceiversThatHang(t *testing.T) {
 		reads fault
 		want  string
 	}{
-		"never answers": {func(raw *net.TCPConn, _ net.Conn) { _, _ = io.Copy(io.Discard, io.LimitReader(raw, 1)) }, "TLS with"},
-		"never ends":    {func(_ *net.TCPConn, conn net.Conn) { _, _ = frames(conn) }, "RFC 5425, section 4.4"},
+		"never answers": {func(raw *net.TCPConn, _ net.Conn) {
+			_, _ = io.Copy(io.Discard, io.LimitReader(raw, 1))
+		}, "TLS with"},
+		"never ends": {func(_ *net.TCPConn, conn net.Conn) { _, _ = frames(conn) }, "RFC 5425, section 4.4"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx, end := withTimeout(t, patience)
 			defer end()
-			r := newReceiver(t, false, func(raw *net.TCPConn, conn net.Conn) { test.reads(raw, conn); end(); block(raw) })
+			r := newReceiver(t, false, func(raw *net.TCPConn, conn net.Conn) {
+				test.reads(raw, conn)
+				end()
+				block(raw)
+			})
 			if err := r.to().Take(ctx, messages(0, 3)); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
@@ -241,7 +249,8 @@ func TestSyslogAsksForTheRightCertificate(t *testing.T) {
 	r := newReceiver(t, false)
 	to := r.to()
 	to.Security.ServerName = "other.example.com"
-	if err := to.Take(t.Context(), messages(0, 1)); err == nil || !strings.Contains(err.Error(), "not other.example.com") {
+	if err := to.Take(t.Context(), messages(0, 1)); err == nil ||
+		!strings.Contains(err.Error(), "not other.example.com") {
 		t.Errorf("got %v", err)
 	}
 	to.Security.CA, to.Security.ServerName = newAuthority(t).ca, "siem.example.com"
@@ -258,7 +267,8 @@ func TestSyslogMessages(t *testing.T) {
 	to.Plain, to.Host, to.Facility = true, "a host\x00é"+strings.Repeat("h", 300), 16
 	at := time.Date(2026, 11, 22, 3, 4, 5, 678_901_234, time.FixedZone("", 3600))
 	check(t, to.Take(t.Context(), []sinks.Message{
-		{Kind: "a_kind_of_more_than_thirty_two_bytes", Time: at, Text: []byte("CEF:0|é")}, {Kind: "", Time: at, Text: []byte("ascii")},
+		{Kind: "a_kind_of_more_than_thirty_two_bytes", Time: at, Text: []byte("CEF:0|é")},
+		{Kind: "", Time: at, Text: []byte("ascii")},
 	}))
 	host := "ahost" + strings.Repeat("h", 250)
 	want := []string{

@@ -169,7 +169,8 @@ func (s *Switch) Halt(ctx context.Context, redemption, reason string) (began boo
 	if slices.Contains(known.Acknowledged, redemption) {
 		return false, nil
 	}
-	if h := known.Halted; h != nil && (len(h.Redemptions) >= mostHalting || slices.Contains(h.Redemptions, redemption)) {
+	if h := known.Halted; h != nil &&
+		(len(h.Redemptions) >= mostHalting || slices.Contains(h.Redemptions, redemption)) {
 		return false, nil
 	}
 	err = s.change(ctx, func(state *State) {
@@ -216,8 +217,11 @@ const maxReason = 1000
 
 // CheckReason returns CodeInvalidField for a reason that is empty, too long, or not a single line.
 func CheckReason(reason string) error {
-	if strings.TrimSpace(reason) == "" || len(reason) > maxReason || strings.ContainsFunc(reason, func(r rune) bool { return r < ' ' }) {
-		return appliance.Errorf(appliance.CodeInvalidField, "must be one line of text, at most %d bytes", maxReason).In("reason")
+	if strings.TrimSpace(reason) == "" || len(reason) > maxReason || strings.ContainsFunc(reason, func(r rune) bool {
+		return r < ' '
+	}) {
+		return appliance.Errorf(appliance.CodeInvalidField, "must be one line of text, at most %d bytes",
+			maxReason).In("reason")
 	}
 	return nil
 }

@@ -60,7 +60,8 @@ func Follower(s follower.Status) string {
 	}
 	text := string(s.State)
 	if all := Rows(s); s.State == follower.StateBackfill && all.Upstream > 0 {
-		text += fmt.Sprintf(", %d %% (%d of %d packets and transfers)", min(100, 100*all.Here/all.Upstream), all.Here, all.Upstream)
+		text += fmt.Sprintf(", %d %% (%d of %d packets and transfers)", min(100, 100*all.Here/all.Upstream), all.Here,
+			all.Upstream)
 	}
 	if s.Failing {
 		text += ", upstream unreachable, retrying"
@@ -80,7 +81,8 @@ func Rows(s follower.Status) (all follower.Count) {
 // ShellWord returns s as one word of a POSIX shell.
 func ShellWord(s string) string {
 	safe := func(r rune) bool {
-		return r == '/' || r == '.' || r == '-' || r == '_' || r == '+' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z'
+		return r == '/' || r == '.' || r == '-' || r == '_' || r == '+' || r >= '0' && r <= '9' || r >= 'A' &&
+			r <= 'Z' || r >= 'a' && r <= 'z'
 	}
 	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !safe(r) }) < 0 {
 		return s

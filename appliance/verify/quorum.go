@@ -6,23 +6,29 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// checkQuorum checks the signatures of a quorum. Only the contract on chain knows its members and their number. Here the
-// members are the signers of the caller, or of the quorum in the configuration.
+// checkQuorum checks the signatures of a quorum. Only the contract on chain knows its members and their number. Here
+// the members are the signers of the caller, or of the quorum in the configuration.
 func (k *Known) checkQuorum(a appliance.Attestation) []Check {
 	signers, err := a.Signers()
 	if err != nil {
-		return []Check{{"signature", Bad, err.Error()}, {checkSigner, Unchecked, "not everyone can be recovered from such signatures"}}
+		return []Check{{"signature", Bad, err.Error()},
+			{checkSigner, Unchecked, "not everyone can be recovered from such signatures"}}
 	}
-	good := Check{"signature", OK, fmt.Sprintf("%d signatures by different signers in ascending order, each as its contract takes it", len(signers))}
+	good := Check{"signature", OK, fmt.Sprintf(
+		"%d signatures by different signers in ascending order, each as its contract takes it", len(signers))}
 	who := anyOf(signers[:1])
 	for _, s := range signers[1:] {
 		who += " and " + s.String()
 	}
 	switch {
 	case len(k.Signers) == 0:
-		return []Check{good, {checkSigner, Unchecked, fmt.Sprintf("whether %s, who signed, are members of the contract %s: give --signer for each member", who, a.SignerAddress)}}
+		return []Check{good,
+			{checkSigner, Unchecked,
+				fmt.Sprintf("whether %s, who signed, are members of the contract %s: give --signer for each member",
+					who, a.SignerAddress)}}
 	case k.SignerFrom != FromCaller && k.Contract != nil && *k.Contract != a.SignerAddress:
-		return []Check{good, {checkSigner, Bad, fmt.Sprintf("signerAddress is %s, and quorum.contract is %s", a.SignerAddress, k.Contract)}}
+		return []Check{good, {checkSigner, Bad,
+			fmt.Sprintf("signerAddress is %s, and quorum.contract is %s", a.SignerAddress, k.Contract)}}
 	}
 	if err := a.VerifyQuorum(k.Signers, k.Threshold); err != nil {
 		return []Check{good, {checkSigner, Bad, fmt.Sprintf("%s (%s)", err, k.SignerFrom)}}

@@ -150,7 +150,8 @@ func (k *Known) checkDigest(f File) Check {
 		return Check{CheckDigest, Bad, err.Error()}
 	}
 	if want := scheme.Digest(*request); want != f.Hash {
-		return Check{CheckDigest, Bad, fmt.Sprintf("hash is %s, but %s of %s is %s (for another scheme, give --scheme)", f.Hash, name, pairText(*request), want)}
+		return Check{CheckDigest, Bad, fmt.Sprintf("hash is %s, but %s of %s is %s (for another scheme, give --scheme)",
+			f.Hash, name, pairText(*request), want)}
 	}
 	return Check{CheckDigest, OK, fmt.Sprintf("hash is %s of %s", name, pairText(*request))}
 }
@@ -196,7 +197,8 @@ func (k *Known) schemeOf(f File) (name appliance.SchemeName, domain *appliance.E
 	}
 	switch {
 	case f.Scheme != "" && f.Scheme != name:
-		return name, domain, fmt.Errorf("the file has scheme %s, but %s has %s (for another scheme, give --scheme)", f.Scheme, by, name)
+		return name, domain,
+			fmt.Errorf("the file has scheme %s, but %s has %s (for another scheme, give --scheme)", f.Scheme, by, name)
 	case f.Domain != nil && !reflect.DeepEqual(f.Domain, domain):
 		return name, domain, fmt.Errorf("the file's EIP-712 domain differs from %s", by)
 	}
@@ -232,7 +234,8 @@ func (k *Known) checkSigner(recovered appliance.Address, a appliance.Attestation
 	case slices.Contains(k.Signers, recovered):
 		return Check{checkSigner, OK, fmt.Sprintf("%s (%s)", recovered, k.SignerFrom)}
 	case len(k.Signers) > 0 && (k.SignerFrom == FromCaller || !isRecorded):
-		return Check{checkSigner, Bad, fmt.Sprintf("recovered %s, not %s (%s); to trust it, give --signer", recovered, anyOf(k.Signers), k.SignerFrom)}
+		return Check{checkSigner, Bad, fmt.Sprintf("recovered %s, not %s (%s); to trust it, give --signer", recovered,
+			anyOf(k.Signers), k.SignerFrom)}
 	case isRecorded: // for example, signed by a previous attestor key
 		return Check{checkSigner, Unchecked, fmt.Sprintf("signer %s not verified: the configuration does not name "+
 			"it, and a record in the journal "+

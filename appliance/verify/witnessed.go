@@ -93,7 +93,8 @@ func (k *Known) checkLogged() Check {
 		return Check{name, Bad, err.Error()}
 	}
 	if k.Policy == nil {
-		return Check{name, OK, fmt.Sprintf("record %d of the %d records of %s", k.Proven.Proof.Index, c.Tree.N, appliance.LogName(c.Log))}
+		return Check{name, OK,
+			fmt.Sprintf("record %d of the %d records of %s", k.Proven.Proof.Index, c.Tree.N, appliance.LogName(c.Log))}
 	}
 	return Check{name, OK, fmt.Sprintf("record %d of the %s", k.Proven.Proof.Index, c)}
 }

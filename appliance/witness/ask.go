@@ -32,7 +32,8 @@ func CheckURL(prefix string) error {
 	switch {
 	case u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
 		return errors.New("must be like https://witness.example/prefix")
-	case u.User != nil, u.RawQuery != "", u.Fragment != "", strings.HasSuffix(prefix, "?"), strings.HasSuffix(prefix, "#"):
+	case u.User != nil, u.RawQuery != "", u.Fragment != "", strings.HasSuffix(prefix, "?"),
+		strings.HasSuffix(prefix, "#"):
 		return errors.New("must not have a user name, parameters or a fragment")
 	case u.Scheme == "http" && !isLoopback(u.Hostname()):
 		return errors.New("must be https: over http, an attacker could answer and raise false alarms (http is " +
@@ -148,10 +149,12 @@ func (a answer) fault() error {
 		why = "it does not know this log: the witness's operator must add the log's verifier key, or the URL is wrong"
 	case http.StatusTooManyRequests:
 		why = "it limits the request rate: raise journal.witness_interval"
-	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect,
+		http.StatusPermanentRedirect:
 		why = "it redirects, but redirects are not followed: put the right URL into the policy"
 	default:
-		return fmt.Errorf("it answered %d: %s", a.status, a.shown()) // some witnesses answer 500 to a log key that they do not trust
+		// some witnesses answer 500 to a log key that they do not trust
+		return fmt.Errorf("it answered %d: %s", a.status, a.shown())
 	}
 	return fmt.Errorf("%s (%d: %s)", why, a.status, a.shown())
 }

@@ -93,7 +93,8 @@ func (p *Policy) open(signed []byte, now time.Time, logs ...note.Verifier) (Chec
 			return Checkpoint{}, fmt.Errorf("checkpoint: %w", err)
 		case !ok:
 		case l.time.Sub(now) > MaxAhead:
-			ahead = append(ahead, fmt.Sprintf("%s cosigned at %s, which is in the future", w.Name, l.time.Format(time.RFC3339)))
+			ahead = append(ahead,
+				fmt.Sprintf("%s cosigned at %s, which is in the future", w.Name, l.time.Format(time.RFC3339)))
 		default:
 			c.By = append(c.By, Cosignature{w.Name, l.time})
 		}

@@ -76,7 +76,8 @@ func keyHash(name string, typed []byte) uint32 {
 
 // validName reports whether a name is valid in a signed note.
 func validName(name string) bool {
-	return name != "" && utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsSpace) && !strings.Contains(name, "+")
+	return name != "" && utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsSpace) &&
+		!strings.Contains(name, "+")
 }
 
 // Name implements note.Verifier.

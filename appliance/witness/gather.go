@@ -135,7 +135,8 @@ func (g *Gatherer) restore() {
 	}
 	c, err := g.policy.open(signed, g.opts.Now(), g.opts.Log)
 	if c.Log == nil {
-		g.opts.Logger.Warn("witness: the stored checkpoint is unusable; a new one is gathered", "file", g.opts.Path, "error", err.Error())
+		g.opts.Logger.Warn("witness: the stored checkpoint is unusable; a new one is gathered", "file", g.opts.Path,
+			"error", err.Error())
 		return
 	}
 	text, lines := split(signed)
@@ -241,7 +242,8 @@ func (g *Gatherer) take(r result) []byte {
 		return nil
 	}
 	if w.fault != nil {
-		g.opts.Logger.Info("witness: it cosigns again", "witness", w.Name, "url", w.URL, "after", now.Sub(w.since).Round(time.Second).String())
+		g.opts.Logger.Info("witness: it cosigns again", "witness", w.Name, "url", w.URL,
+			"after", now.Sub(w.since).Round(time.Second).String())
 	}
 	w.fault, w.size, w.got, w.said = nil, r.head.tree.N, now, r.line.time
 	if r.head.tree != g.current.tree {
@@ -257,7 +259,8 @@ func (g *Gatherer) keep(signed []byte) {
 		return
 	}
 	if err := files.Write(g.opts.Path, signed, 0o600); err != nil {
-		g.opts.Logger.Warn("witness: the witnessed checkpoint cannot be stored and is lost at a restart", "file", g.opts.Path, "error", err.Error())
+		g.opts.Logger.Warn("witness: the witnessed checkpoint cannot be stored and is lost at a restart",
+			"file", g.opts.Path, "error", err.Error())
 	}
 }
 
@@ -280,7 +283,8 @@ func (g *Gatherer) failed(w *asked, r result, now time.Time) {
 			}})
 		}
 	case before == nil || before.Error() != r.err.Error():
-		g.opts.Logger.Warn("witness: it does not cosign and is retried; attesting continues", "witness", w.Name, "url", w.URL, "error", r.err.Error())
+		g.opts.Logger.Warn("witness: it does not cosign and is retried; attesting continues", "witness", w.Name,
+			"url", w.URL, "error", r.err.Error())
 	}
 }
 

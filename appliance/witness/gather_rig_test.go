@@ -82,7 +82,8 @@ func (r *rig) append(n int) {
 func (r *rig) open(policy string) *witness.Gatherer {
 	r.Helper()
 	g, err := witness.Open(witness.Options{
-		Journal: journalOf{r}, Log: r.key.Verifier, Path: filepath.Join(r.dir, witness.FileName), Interval: witness.Refresh, UserAgent: "attestd/test",
+		Journal: journalOf{r}, Log: r.key.Verifier, Path: filepath.Join(r.dir, witness.FileName),
+		Interval: witness.Refresh, UserAgent: "attestd/test",
 		Logger: slog.New(slog.NewTextHandler(r.log, nil)), Now: func() time.Time { return r.now },
 		Record: func(e appliance.Event) { r.events = append(r.events, e) },
 	})

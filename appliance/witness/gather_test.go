@@ -72,8 +72,9 @@ func faultyAnswers() map[string]faultyAnswer {
 	foreign := newCosigner("w1")
 	foreign.key = newCosigner("another").key
 	return map[string]faultyAnswer{
-		"400":                       {plainly(status(400, "")), "it rejects the request as malformed (400"},
-		"403":                       {plainly(status(403, "no\n")), `it does not trust the checkpoint's key: the witness's operator must add this log's verifier key (403: "no")`},
+		"400": {plainly(status(400, "")), "it rejects the request as malformed (400"},
+		"403": {plainly(status(403, "no\n")),
+			`it does not trust the checkpoint's key: the witness's operator must add this log's verifier key (403: "no")`},
 		"404":                       {plainly(status(404, "")), "it does not know this log"},
 		"429":                       {plainly(status(429, "")), "it limits the request rate"},
 		"500":                       {plainly(status(500, "oh\x1b[31m")), `it answered 500: "oh\x1b[31m"`},
@@ -124,13 +125,15 @@ func TestAWitnessThatDoesNotCosignIsAWarning(t *testing.T) {
 				t.Errorf("log: %s", r.log)
 			}
 			news := g.Status().Witnesses[0]
-			if news.Name != "w1" || !strings.Contains(news.Fault, test.fault) || news.Contradicts || news.Since.IsZero() {
+			if news.Name != "w1" || !strings.Contains(news.Fault, test.fault) || news.Contradicts ||
+				news.Since.IsZero() {
 				t.Errorf("status %+v, want %q", news, test.fault)
 			}
 			w.set(nil)
 			w.asked()
 			r.gather(g)
-			if news := g.Status().Witnesses[0]; news.Fault != "" || news.Records != 3 || r.log.count("it cosigns again") != 1 {
+			if news := g.Status().Witnesses[0]; news.Fault != "" || news.Records != 3 ||
+				r.log.count("it cosigns again") != 1 {
 				t.Errorf("afterwards: %+v\n%s", news, r.log)
 			}
 		})
@@ -205,7 +208,8 @@ func TestLinesThatAreUnknownAreIgnored(t *testing.T) {
 	g := r.open(w.line() + "quorum w1\n")
 	r.append(2)
 	w.set(cosigning(func(text string) string {
-		return "hello\n— w1 !!!\n— w9 " + strings.Repeat("A", 100) + "\n" + newCosigner("w8").cosign(text, r.now) + w.cosign(text, r.now) + "— \n"
+		return "hello\n— w1 !!!\n— w9 " + strings.Repeat("A", 100) + "\n" + newCosigner("w8").cosign(text, r.now) +
+			w.cosign(text, r.now) + "— \n"
 	}))
 	r.gather(g)
 	r.witnessed(g, 2)
@@ -264,9 +268,10 @@ func TestAWitnessThatHasSeenAnotherHistoryIsAnAlarm(t *testing.T) {
 		asked   string
 		why     string
 	}{
-		"fewer records":         {3, "old 0", "it has cosigned 5 records, but the journal has 3"},
-		"as many others":        {5, "old 5", "it has cosigned 5 records that differ"},
-		"more, and other ones":  {8, "old 5", "it has cosigned 5 records that differ from the journal's first records (422"},
+		"fewer records":  {3, "old 0", "it has cosigned 5 records, but the journal has 3"},
+		"as many others": {5, "old 5", "it has cosigned 5 records that differ"},
+		"more, and other ones": {8, "old 5",
+			"it has cosigned 5 records that differ from the journal's first records (422"},
 		"many more, other ones": {300, "old 5", "it has cosigned 5 records that differ"},
 	}
 	for name, test := range tests {
@@ -287,7 +292,8 @@ func TestAWitnessThatHasSeenAnotherHistoryIsAnAlarm(t *testing.T) {
 			if r.log.count("level=ERROR") != 1 || r.log.count("CONTRADICTION: "+test.why) != 1 {
 				t.Errorf("log: %s", r.log)
 			}
-			if len(r.events) != 1 || r.events[0].Kind != appliance.EventContradiction || !strings.Contains(r.events[0].Details["reason"], test.why) {
+			if len(r.events) != 1 || r.events[0].Kind != appliance.EventContradiction ||
+				!strings.Contains(r.events[0].Details["reason"], test.why) {
 				t.Errorf("events: %+v", r.events)
 			}
 			if news := g.Status().Witnesses[0]; !news.Contradicts || !strings.Contains(news.Fault, test.why) {
@@ -387,8 +393,9 @@ func TestSeveralAppliancesOfALogRaiseNoAlarm(t *testing.T) {
 	var gatherers []*witness.Gatherer
 	for i := range appliances {
 		g, err := witness.Open(witness.Options{
-			Journal: r.journal, Log: r.key.Verifier, Path: filepath.Join(r.dir, fmt.Sprint(i)), Interval: witness.Refresh,
-			Logger: slog.New(slog.NewTextHandler(r.log, nil)),
+			Journal: r.journal, Log: r.key.Verifier, Path: filepath.Join(r.dir, fmt.Sprint(i)),
+			Interval: witness.Refresh,
+			Logger:   slog.New(slog.NewTextHandler(r.log, nil)),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -462,7 +469,8 @@ func TestWhatWasWitnessedIsKeptOverARestart(t *testing.T) {
 	r.gather(g)
 	r.witnessed(g, 6)
 
-	for content, warns := range map[string]int{"rubbish": 1, "": 1, checkpointOf(t, newLog(t, "example.com/another"), 3): 1} {
+	for content, warns := range map[string]int{"rubbish": 1, "": 1,
+		checkpointOf(t, newLog(t, "example.com/another"), 3): 1} {
 		if err := os.WriteFile(filepath.Join(r.dir, witness.FileName), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}

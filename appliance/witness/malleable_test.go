@@ -17,7 +17,8 @@ import (
 )
 
 // groupOrder is the order of Ed25519's group (RFC 8032, section 5.1).
-var groupOrder, _ = new(big.Int).SetString("7237005577332262213973186563042994240857116359379907606001950938285454250989", 10)
+var groupOrder, _ = new(big.Int).SetString(
+	"7237005577332262213973186563042994240857116359379907606001950938285454250989", 10)
 
 func TestChangedCosignaturesAreRefused(t *testing.T) {
 	t.Parallel()
@@ -27,7 +28,8 @@ func TestChangedCosignaturesAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good, err := base64.StdEncoding.DecodeString(strings.TrimSpace(strings.TrimPrefix(w1.cosign(text, time.Now()), "— w1.example ")))
+	good, err := base64.StdEncoding.DecodeString(
+		strings.TrimSpace(strings.TrimPrefix(w1.cosign(text, time.Now()), "— w1.example ")))
 	if err != nil {
 		t.Fatal(err)
 	}

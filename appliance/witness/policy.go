@@ -91,7 +91,9 @@ func (p *Policy) Quorum() string {
 
 // HasLog reports whether the policy accepts a log key.
 func (p *Policy) HasLog(key note.Verifier) bool {
-	return slices.ContainsFunc(p.Logs, func(l Log) bool { return l.Name() == key.Name() && l.KeyHash() == key.KeyHash() })
+	return slices.ContainsFunc(p.Logs, func(l Log) bool {
+		return l.Name() == key.Name() && l.KeyHash() == key.KeyHash()
+	})
 }
 
 // Askable returns an error if a witness's URL is unusable, or if the witnesses with a URL are no quorum.
@@ -107,7 +109,8 @@ func (p *Policy) Askable() error {
 		names = append(names, w.Name)
 	}
 	if !p.Satisfied(names...) {
-		return fmt.Errorf("the quorum is %s, but only these witnesses have a URL: %s", p.Quorum(), strings.Join(names, ", "))
+		return fmt.Errorf("the quorum is %s, but only these witnesses have a URL: %s", p.Quorum(),
+			strings.Join(names, ", "))
 	}
 	return nil
 }
@@ -242,7 +245,8 @@ func (p *parser) group(items []string) error {
 	default:
 		need, err := strconv.Atoi(items[1])
 		if err != nil || strconv.Itoa(need) != items[1] || need < 1 || need > len(c.members) {
-			return fmt.Errorf("group %s of %d must need all, any or a number from 1 to %d of them, not %q", c.name, len(c.members), len(c.members), items[1])
+			return fmt.Errorf("group %s of %d must need all, any or a number from 1 to %d of them, not %q", c.name,
+				len(c.members), len(c.members), items[1])
 		}
 		c.need = need
 	}

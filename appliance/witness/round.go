@@ -70,7 +70,8 @@ func (g *Gatherer) ask(ctx context.Context, w *asked, old int64, h head) (r resu
 			old = size
 		case http.StatusUnprocessableEntity:
 			r.contradiction = true
-			r.err = fmt.Errorf("it has cosigned %d records that differ from the journal's first records (422: %s)", old, a.shown())
+			r.err = fmt.Errorf("it has cosigned %d records that differ from the journal's first records (422: %s)", old,
+				a.shown())
 			return r
 		default:
 			r.err = a.fault()

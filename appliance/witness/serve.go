@@ -82,7 +82,8 @@ func (g *Gatherer) state() string {
 	s := g.Status()
 	text := "they have not cosigned a checkpoint"
 	if s.Newest != nil {
-		text = fmt.Sprintf("their newest has %d records, cosigned at %s", s.Newest.Records, s.Newest.Time.Format(time.RFC3339))
+		text = fmt.Sprintf("their newest has %d records, cosigned at %s", s.Newest.Records,
+			s.Newest.Time.Format(time.RFC3339))
 	}
 	for _, w := range s.Witnesses {
 		if w.Fault != "" {
@@ -112,9 +113,10 @@ type Status struct {
 
 // Witnessed is the newest checkpoint with a quorum.
 type Witnessed struct {
-	Records int64         `json:"records"`
-	Time    time.Time     `json:"time"` // see Checkpoint.Time; without a quorum in the policy, the time of the newest cosignature
-	By      []Cosignature `json:"by"`
+	Records int64 `json:"records"`
+	// see Checkpoint.Time; without a quorum in the policy, the time of the newest cosignature
+	Time time.Time     `json:"time"`
+	By   []Cosignature `json:"by"`
 }
 
 // WitnessNews is the state of one witness.
@@ -139,7 +141,9 @@ func (g *Gatherer) Status() Status {
 	if g.newest != nil {
 		s.Newest = &Witnessed{g.newest.Tree.N, g.newest.Time, g.newest.By}
 		if s.Newest.Time.IsZero() && len(s.Newest.By) > 0 {
-			s.Newest.Time = slices.MaxFunc(g.newest.By, func(a, b Cosignature) int { return a.Time.Compare(b.Time) }).Time
+			s.Newest.Time = slices.MaxFunc(g.newest.By, func(a, b Cosignature) int {
+				return a.Time.Compare(b.Time)
+			}).Time
 		}
 	}
 	for _, w := range g.witnesses {

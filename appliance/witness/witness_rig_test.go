@@ -63,7 +63,8 @@ func newLog(t testing.TB, origin string) appliance.LogKey {
 // checkpointOf returns a checkpoint of a tree of the given size.
 func checkpointOf(t testing.TB, key appliance.LogKey, records int64) string {
 	t.Helper()
-	signed, err := appliance.SignCheckpoint(tlog.Tree{N: records, Hash: tlog.RecordHash(fmt.Append(nil, records))}, key.Signer)
+	signed, err := appliance.SignCheckpoint(tlog.Tree{N: records, Hash: tlog.RecordHash(fmt.Append(nil, records))},
+		key.Signer)
 	if err != nil {
 		t.Fatal(err)
 	}

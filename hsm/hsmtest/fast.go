@@ -125,7 +125,8 @@ var compiledFast = sync.OnceValues(func() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return compile(fastSource, append(slices.Clone(shared), "-I", filepath.Join(secp256k1, "crypto", "secp256k1", "libsecp256k1"), "-I", headers)...)
+	return compile(fastSource, append(slices.Clone(shared), "-I",
+		filepath.Join(secp256k1, "crypto", "secp256k1", "libsecp256k1"), "-I", headers)...)
 })
 
 // moduleDir returns the folder of a Go module's sources.

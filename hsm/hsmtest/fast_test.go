@@ -30,7 +30,8 @@ func TestTheFastModuleSignsRight(t *testing.T) {
 	for range 200 {
 		var d appliance.Digest
 		rand.Read(d[:])
-		if err := u.SignInit(u.session, []*pkcs11.Mechanism{pkcs11.NewMechanism(pkcs11.CKM_ECDSA, nil)}, u.key); err != nil {
+		if err := u.SignInit(u.session, []*pkcs11.Mechanism{pkcs11.NewMechanism(pkcs11.CKM_ECDSA, nil)},
+			u.key); err != nil {
 			t.Fatal(err)
 		}
 		rs, err := u.Sign(u.session, d[:])
@@ -116,7 +117,8 @@ func TestTheFastModuleSignsAtTheSameTimeOnAsManySessionsAsItHasEngines(t *testin
 			}
 			signers.Wait()
 			if took := time.Since(began); took < test.least || took >= test.lessThan {
-				t.Errorf("%d signatures took %s, want at least %s and less than %s", sessions, took, test.least, test.lessThan)
+				t.Errorf("%d signatures took %s, want at least %s and less than %s", sessions, took, test.least,
+					test.lessThan)
 			}
 		})
 	}
@@ -168,7 +170,8 @@ func TestTheFastModuleIsAnHSMForPackageHSM(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := status.Key
-	if !status.Ready || *k.Address != token.Key.Address || k.PublicKey != token.Key.PublicKey || k.Label != token.Key.Label || k.ID != token.Key.ID {
+	if !status.Ready || *k.Address != token.Key.Address || k.PublicKey != token.Key.PublicKey ||
+		k.Label != token.Key.Label || k.ID != token.Key.ID {
 		t.Errorf("%+v, want %+v", status, token.Key)
 	}
 	results, err := hsm.Bench(t.Context(), hsm.Options{URI: token.URI}, []int{atOnce}, 5*latency)

@@ -98,7 +98,9 @@ func NewFaults(tb testing.TB, real string) *Faults {
 	tb.Cleanup(func() {
 		f.Clear()
 		if n := f.control.misuse.Load(); n > 0 {
-			tb.Errorf("%d calls would have crashed many modules: two at a time on one session, or C_Finalize during a call", n)
+			tb.Errorf(
+				"%d calls would have crashed many modules: two at a time on one session, or C_Finalize during a call",
+				n)
 		}
 	})
 	return f

@@ -57,7 +57,8 @@ func (u *user) logIn() error {
 	if err := u.Login(u.session, pkcs11.CKU_USER, u.pin); err != nil {
 		return err
 	}
-	if err := u.FindObjectsInit(u.session, []*pkcs11.Attribute{pkcs11.NewAttribute(pkcs11.CKA_CLASS, pkcs11.CKO_PRIVATE_KEY)}); err != nil {
+	if err := u.FindObjectsInit(u.session,
+		[]*pkcs11.Attribute{pkcs11.NewAttribute(pkcs11.CKA_CLASS, pkcs11.CKO_PRIVATE_KEY)}); err != nil {
 		return err
 	}
 	keys, _, err := u.FindObjects(u.session, 2)
@@ -152,7 +153,8 @@ func TestWrongAnswers(t *testing.T) {
 	u := open(t, token)
 	right := func(signature []byte) bool {
 		public := u.publicKey(t)
-		if err := u.VerifyInit(u.session, []*pkcs11.Mechanism{pkcs11.NewMechanism(pkcs11.CKM_ECDSA, nil)}, public); err != nil {
+		if err := u.VerifyInit(u.session, []*pkcs11.Mechanism{pkcs11.NewMechanism(pkcs11.CKM_ECDSA, nil)},
+			public); err != nil {
 			t.Fatal(err)
 		}
 		return u.Verify(u.session, digest, signature) == nil
@@ -179,7 +181,8 @@ func TestWrongAnswers(t *testing.T) {
 
 func (u *user) publicKey(t *testing.T) pkcs11.ObjectHandle {
 	t.Helper()
-	if err := u.FindObjectsInit(u.session, []*pkcs11.Attribute{pkcs11.NewAttribute(pkcs11.CKA_CLASS, pkcs11.CKO_PUBLIC_KEY)}); err != nil {
+	if err := u.FindObjectsInit(u.session,
+		[]*pkcs11.Attribute{pkcs11.NewAttribute(pkcs11.CKA_CLASS, pkcs11.CKO_PUBLIC_KEY)}); err != nil {
 		t.Fatal(err)
 	}
 	keys, _, err := u.FindObjects(u.session, 1)
@@ -339,7 +342,8 @@ func TestFaultsReachAnotherProcess(t *testing.T) {
 	t.Parallel()
 	token, faults := hsmtest.FaultModule(t)
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$")
-	child.Env = append(os.Environ(), append(token.Env, childVariable+"="+token.PINFile, "HSMTEST_CHILD_MODULE="+token.URI.ModulePath)...)
+	child.Env = append(os.Environ(),
+		append(token.Env, childVariable+"="+token.PINFile, "HSMTEST_CHILD_MODULE="+token.URI.ModulePath)...)
 	var log strings.Builder
 	child.Stderr = &log
 	if err := child.Start(); err != nil {

@@ -89,7 +89,9 @@ func copyModule(from, to, variable string) error {
 	}
 	name, other := []byte("\x00"+softhsm.ConfVariable+"\x00"), []byte("\x00"+variable+"\x00")
 	if n := bytes.Count(library, name); n != 1 || len(name) != len(other) {
-		return fmt.Errorf("%s mentions %[3]s %[2]d times, not once: this build of SoftHSM cannot separate the tokens of tests", from, n, softhsm.ConfVariable)
+		return fmt.Errorf(
+			"%s mentions %[3]s %[2]d times, not once: this build of SoftHSM cannot separate the tokens of tests", from,
+			n, softhsm.ConfVariable)
 	}
 	return os.WriteFile(to, bytes.Replace(library, name, other, 1), 0o700)
 }
@@ -133,7 +135,8 @@ func (p *places) begin() error {
 	p.dir = dir
 	for i := range mostPlaces {
 		number := fmt.Sprintf("%04x", i)
-		one := &place{variable: softhsm.ConfVariable[:len(softhsm.ConfVariable)-len(number)] + number, dir: filepath.Join(dir, number)}
+		one := &place{variable: softhsm.ConfVariable[:len(softhsm.ConfVariable)-len(number)] + number,
+			dir: filepath.Join(dir, number)}
 		if err := os.Setenv(one.variable, filepath.Join(one.dir, softhsm.ConfName)); err != nil {
 			return err
 		}

@@ -10,7 +10,8 @@ import (
 // even to root.
 func CanLock(tb testing.TB) bool {
 	tb.Helper()
-	page, err := unix.Mmap(-1, 0, unix.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	page, err := unix.Mmap(-1, 0, unix.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		tb.Fatalf("hsmtest: mmap: %v", err)
 	}

@@ -35,7 +35,8 @@ func compile(source []byte, options ...string) ([]byte, error) {
 	defer cancel()
 	cc := exec.CommandContext(ctx, "cc", append(options, "-ldl", "-lpthread")...)
 	if text, err := cc.CombinedOutput(); err != nil {
-		return nil, errors.Join(fmt.Errorf("compile C for tests (`make deps` installs a compiler): %w", err), errors.New(string(text)))
+		return nil, errors.Join(fmt.Errorf("compile C for tests (`make deps` installs a compiler): %w", err),
+			errors.New(string(text)))
 	}
 	return os.ReadFile(made)
 }

@@ -46,7 +46,8 @@ func NewServer(tb testing.TB, module string, env ...string) *Server {
 
 // find finds the client module and the server program.
 func (s *Server) find() (err error) {
-	for _, pattern := range []string{"/usr/lib/*-linux-gnu/pkcs11/p11-kit-client.so", "/usr/lib64/pkcs11/p11-kit-client.so"} {
+	for _, pattern := range []string{"/usr/lib/*-linux-gnu/pkcs11/p11-kit-client.so",
+		"/usr/lib64/pkcs11/p11-kit-client.so"} {
 		if found, err := filepath.Glob(pattern); err == nil && len(found) > 0 {
 			s.Module = found[0]
 		}
@@ -61,7 +62,8 @@ func (s *Server) find() (err error) {
 func (s *Server) Start() {
 	s.tb.Helper()
 	_ = os.Remove(s.socket) // a killed server leaves its socket, and a new one cannot reuse it
-	s.process = exec.CommandContext(s.tb.Context(), s.program, "server", "--foreground", "--name", s.socket, "--provider", s.real, "pkcs11:")
+	s.process = exec.CommandContext(s.tb.Context(), s.program, "server", "--foreground", "--name", s.socket,
+		"--provider", s.real, "pkcs11:")
 	s.process.Env = append(os.Environ(), s.env...)
 	s.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := s.process.StdoutPipe()

@@ -35,7 +35,8 @@ func Raw(tb testing.TB, token *Token, sessions int, d time.Duration) (r RawResul
 	if err != nil {
 		tb.Fatal(err)
 	}
-	cmd := exec.CommandContext(tb.Context(), path, token.URI.ModulePath, token.PINFile, strconv.Itoa(sessions), strconv.FormatInt(d.Milliseconds(), 10))
+	cmd := exec.CommandContext(tb.Context(), path, token.URI.ModulePath, token.PINFile, strconv.Itoa(sessions),
+		strconv.FormatInt(d.Milliseconds(), 10))
 	cmd.Env = append(os.Environ(), token.Env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -23,7 +23,8 @@ func known() []needs {
 		{"softhsm", None, nil},
 		{"p11-kit-client", Unix, nil},
 		{"opencryptoki", Unix, []string{
-			"/etc/opencryptoki", "/var/lib/opencryptoki", "/run/opencryptoki", "/run/pkcsslotd.socket", "/run/lock/opencryptoki",
+			"/etc/opencryptoki", "/var/lib/opencryptoki", "/run/opencryptoki", "/run/pkcsslotd.socket",
+			"/run/lock/opencryptoki",
 			"/var/log/opencryptoki", "/dev/shm",
 		}},
 		{"libCryptoki2", Any, []string{"/etc/Chrystoki.conf", "/usr/safenet"}},
@@ -83,14 +84,18 @@ func p11kitPaths() (paths []string) {
 func systemPaths() []string {
 	paths := []string{"/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin"}
 	for _, name := range []string{
-		"ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ld.so.preload", "localtime", "timezone", "locale.alias", "os-release", "machine-id",
-		"passwd", "group", "nsswitch.conf", "host.conf", "hosts", "hostname", "resolv.conf", "gai.conf", "services", "protocols", "networks",
-		"ssl/openssl.cnf", "ssl/certs", "pki/tls/openssl.cnf", "pki/tls/openssl.d", "pki/tls/certs", "pki/tls/cert.pem", "pki/ca-trust",
+		"ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ld.so.preload", "localtime", "timezone", "locale.alias",
+		"os-release", "machine-id",
+		"passwd", "group", "nsswitch.conf", "host.conf", "hosts", "hostname", "resolv.conf", "gai.conf", "services",
+		"protocols", "networks",
+		"ssl/openssl.cnf", "ssl/certs", "pki/tls/openssl.cnf", "pki/tls/openssl.d", "pki/tls/certs", "pki/tls/cert.pem",
+		"pki/ca-trust",
 		"crypto-policies", "gnutls", "pkcs11",
 	} {
 		paths = append(paths, "/etc/"+name)
 	}
-	return append(paths, "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/filesystems", "/proc/version", "/proc/uptime",
+	return append(paths, "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/filesystems",
+		"/proc/version", "/proc/uptime",
 		"/proc/sys", "/sys/devices/system/cpu", "/sys/devices/system/node")
 }
 

@@ -132,7 +132,8 @@ func (r Rules) file(path string, file, folder func(...string) landlock.FSRule, l
 func (r Rules) covered(path string) string {
 	folder := resolve(path)
 	for _, p := range r.Protected {
-		if inside, err := filepath.Rel(folder, resolve(p)); err == nil && inside != ".." && !strings.HasPrefix(inside, "../") {
+		if inside, err := filepath.Rel(folder, resolve(p)); err == nil && inside != ".." &&
+			!strings.HasPrefix(inside, "../") {
 			return p
 		}
 	}

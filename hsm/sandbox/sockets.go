@@ -28,7 +28,8 @@ func restrictSockets(n Network) error {
 	if n == Any {
 		return nil
 	}
-	architecture, known := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
+	architecture, known := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64,
+		"arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	if !known {
 		return fmt.Errorf("hsm.worker_network: %s is not available on %s; set any", n, runtime.GOARCH)
 	}
@@ -39,7 +40,8 @@ func restrictSockets(n Network) error {
 		return fmt.Errorf("confine the HSM's library: no_new_privs: %w", err)
 	}
 	filter := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
-	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&filter)))
+	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&filter)))
 	runtime.KeepAlive(program)
 	switch {
 	case errno != 0:
@@ -76,6 +78,8 @@ func socketFilter(n Network, architecture uint32) []unix.SockFilter {
 			where(unix.BPF_JEQ, unix.SYS_SOCKET), answer(refusal(unix.EACCES)), answer(unix.SECCOMP_RET_ALLOW))
 	}
 	return append(program,
-		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 1, Jf: 0, K: unix.SYS_SOCKET}, answer(unix.SECCOMP_RET_ALLOW),
-		load(offsetDomain), where(unix.BPF_JEQ, unix.AF_UNIX), answer(unix.SECCOMP_RET_ALLOW), answer(refusal(unix.EACCES)))
+		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 1, Jf: 0, K: unix.SYS_SOCKET},
+		answer(unix.SECCOMP_RET_ALLOW),
+		load(offsetDomain), where(unix.BPF_JEQ, unix.AF_UNIX), answer(unix.SECCOMP_RET_ALLOW),
+		answer(refusal(unix.EACCES)))
 }

@@ -26,7 +26,9 @@ func Module() (string, error) {
 	if m, found := hsm.FindModule("SoftHSM"); found {
 		return m.Path, nil
 	}
-	return "", errors.New("SoftHSM is not installed (libsofthsm2.so not found): run `make deps`, or install the package softhsm2 (Debian) or softhsm (Fedora)")
+	return "",
+		errors.New(
+			"SoftHSM is not installed (libsofthsm2.so not found): run `make deps`, or install the package softhsm2 (Debian) or softhsm (Fedora)")
 }
 
 // IsModule reports whether a PKCS#11 library is SoftHSM, judging by its file name.
@@ -34,7 +36,8 @@ func IsModule(path string) bool { return strings.Contains(filepath.Base(path), "
 
 // Conf returns the text of a softhsm2.conf(5) that keeps tokens in a folder.
 func Conf(tokenDir string) string {
-	return fmt.Sprintf("directories.tokendir = %s\nobjectstore.backend = file\nlog.level = ERROR\nslots.removable = false\n", tokenDir)
+	return fmt.Sprintf(
+		"directories.tokendir = %s\nobjectstore.backend = file\nlog.level = ERROR\nslots.removable = false\n", tokenDir)
 }
 
 // TokenDir returns the folder of tokens that a configuration file names. It returns "" if the file cannot be read or

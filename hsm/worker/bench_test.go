@@ -44,7 +44,8 @@ func (s inProcess) Sign(ctx context.Context, d appliance.Digest) (appliance.Sign
 // rounds.
 func BenchmarkWorker(b *testing.B) {
 	for b.Loop() {
-		fmt.Printf("\n%-8s %-11s %-10s %10s %10s %10s %10s\n", "C_Sign", "goroutines", "", "per second", "CPU each", "p50", "p99")
+		fmt.Printf("\n%-8s %-11s %-10s %10s %10s %10s %10s\n", "C_Sign", "goroutines", "", "per second", "CPU each",
+			"p50", "p99")
 		compare(b, 2*runtime.NumCPU(), 0)
 		compare(b, 64, time.Millisecond, 5*time.Millisecond)
 	}
@@ -63,7 +64,8 @@ func compare(b *testing.B, sessions int, delays ...time.Duration) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	remote, err := worker.Open(b.Context(), worker.Options{HSM: options, CallTimeout: time.Minute, Sandbox: testFiles()})
+	remote, err := worker.Open(b.Context(),
+		worker.Options{HSM: options, CallTimeout: time.Minute, Sandbox: testFiles()})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -131,7 +133,8 @@ func measure(b *testing.B, s signer, pid, n int, d time.Duration) result {
 	if len(sorted) == 0 {
 		b.Fatal("nothing was signed")
 	}
-	return result{float64(len(sorted)) / elapsed.Seconds(), float64(used.Microseconds()) / float64(len(sorted)), sorted[len(sorted)/2], sorted[len(sorted)*99/100]}
+	return result{float64(len(sorted)) / elapsed.Seconds(), float64(used.Microseconds()) / float64(len(sorted)),
+		sorted[len(sorted)/2], sorted[len(sorted)*99/100]}
 }
 
 // spent returns the CPU time of this process and, if pid is not 0, of the worker (proc(5), stat, in ticks of 10 ms).
@@ -167,7 +170,8 @@ func BenchmarkProbe(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer direct.Close()
-	remote, err := worker.Open(b.Context(), worker.Options{HSM: hsm.Options{URI: token.URI, Sessions: 8}, CallTimeout: time.Minute, Sandbox: testFiles()})
+	remote, err := worker.Open(b.Context(),
+		worker.Options{HSM: hsm.Options{URI: token.URI, Sessions: 8}, CallTimeout: time.Minute, Sandbox: testFiles()})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -176,7 +180,8 @@ func BenchmarkProbe(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for name, ready := range map[string]func(context.Context) error{"in-process": direct.Ready, "worker": remote.Ready} {
+	for name, ready := range map[string]func(context.Context) error{"in-process": direct.Ready,
+		"worker": remote.Ready} {
 		b.Run(name, func(b *testing.B) {
 			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 			defer cancel()

@@ -88,7 +88,8 @@ func serve() error {
 	}
 	// The daemon ends the worker with a frame, or by ending itself, which closes the socket.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	if kind, err := unix.GetsockoptInt(socketDescriptor, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_SEQPACKET {
+	if kind, err := unix.GetsockoptInt(socketDescriptor, unix.SOL_SOCKET, unix.SO_TYPE); err != nil ||
+		kind != unix.SOCK_SEQPACKET {
 		return errors.New("only the daemon starts this command, with a socket")
 	}
 	c := &child{
@@ -184,7 +185,8 @@ func (c *child) openSigner(told settings, log *slog.Logger) (*hsm.Signer, error)
 		return nil, err
 	}
 	return hsm.Open(context.Background(), hsm.Options{
-		URI: uri, Sessions: told.Sessions, Algorithm: told.Algorithm, AllowExtractable: told.AllowExtractable, PIN: c.askPIN,
+		URI: uri, Sessions: told.Sessions, Algorithm: told.Algorithm, AllowExtractable: told.AllowExtractable,
+		PIN:    c.askPIN,
 		Logger: log,
 	})
 }

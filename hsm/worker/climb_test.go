@@ -82,7 +82,8 @@ func TestTheSessionsAreAsManyAsPay(t *testing.T) {
 					climb := climb{size: min(2, c.most), most: 128, rest: leastRest}
 					had := c.hsm.run(0, &climb, r)
 					if right := within(had, c.least, c.most); right < 54*time.Minute {
-						t.Errorf("noise %v, seed %d: %d to %d sessions for %s of an hour: %v", noise, seed, c.least, c.most, right, had)
+						t.Errorf("noise %v, seed %d: %d to %d sessions for %s of an hour: %v", noise, seed, c.least,
+							c.most, right, had)
 					}
 				}
 			}

@@ -30,7 +30,8 @@ func TestTheKeysOfATokenTryAWrongPINOnce(t *testing.T) {
 	}
 	logins := new(worker.Logins)
 	options := func(u hsm.URI) worker.Options {
-		return worker.Options{HSM: hsm.Options{URI: u, Sessions: 1}, CallTimeout: callTimeout, Logins: logins, Sandbox: testFiles()}
+		return worker.Options{HSM: hsm.Options{URI: u, Sessions: 1}, CallTimeout: callTimeout, Logins: logins,
+			Sandbox: testFiles()}
 	}
 	setPIN := func(pin []byte) {
 		t.Helper()

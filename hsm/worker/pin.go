@@ -154,7 +154,8 @@ func (g *gate) admit(p *process) (*hsm.PIN, error) {
 	sum := g.sum(pin.Bytes())
 	if g.holder != nil && hmac.Equal(sum, g.tried) && !hmac.Equal(sum, g.right) {
 		g.final = fmt.Errorf("%w: the HSM worker ended inside C_Login, and the token may have refused the PIN; "+
-			"attestd does not retry it, because tokens lock after a few wrong PINs: check the PIN, then restart", hsm.ErrPIN)
+			"attestd does not retry it, because tokens lock after a few wrong PINs: check the PIN, then restart",
+			hsm.ErrPIN)
 		pin.Wipe()
 		return nil, g.final
 	}

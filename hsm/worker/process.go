@@ -84,7 +84,8 @@ func (s *Signer) start() (p *process, err error) {
 	defer says.Close()
 	ours = append(ours, said)
 	p = &process{
-		signer: s, wire: wire{socket}, ring: ring, pin: pinWrite, exited: make(chan struct{}), heard: make(chan struct{}), began: time.Now(),
+		signer: s, wire: wire{socket}, ring: ring, pin: pinWrite, exited: make(chan struct{}),
+		heard: make(chan struct{}), began: time.Now(),
 		pending: make(map[uint32]*request),
 	}
 	p.cmd = s.options.command()
@@ -125,7 +126,8 @@ func environment(of []string) []string {
 	return append(slices.DeleteFunc(of, func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
 		switch name {
-		case "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "GOMAXPROCS", "GOTRACEBACK":
+		case "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES",
+			"GOMAXPROCS", "GOTRACEBACK":
 			return true
 		}
 		return strings.HasPrefix(name, "ATTESTD_")
@@ -194,7 +196,8 @@ func (p *process) listen(said *os.File) {
 		case n < mostLines && text != "":
 			p.signer.options.Logger.Warn("HSM module output", "line", text, "pid", p.cmd.Process.Pid)
 		case n == mostLines:
-			p.signer.options.Logger.Warn("HSM module output: further lines are not logged", "lines", n, "pid", p.cmd.Process.Pid)
+			p.signer.options.Logger.Warn("HSM module output: further lines are not logged", "lines", n,
+				"pid", p.cmd.Process.Pid)
 		}
 	}
 }

@@ -93,17 +93,20 @@ func (m *mender) mend() {
 	}
 	m.judge(old)
 	began := time.Now()
-	s.options.Logger.Warn("HSM fault", "err", cause.Error(), "repair", "start another worker", "pid", old.cmd.Process.Pid)
+	s.options.Logger.Warn("HSM fault", "err", cause.Error(), "repair", "start another worker",
+		"pid", old.cmd.Process.Pid)
 	for try := 1; sleep(s.closing, m.pause()); try++ {
 		p, found, err := m.openAnother()
 		if err == nil {
 			s.install(p, found)
-			s.options.Logger.Info("HSM repaired", "repair", "start another worker", "pid", p.cmd.Process.Pid, "tries", try,
+			s.options.Logger.Info("HSM repaired", "repair", "start another worker", "pid", p.cmd.Process.Pid,
+				"tries", try,
 				"took", time.Since(began).Round(time.Millisecond).String())
 			return
 		}
 		if hangs && s.answersAgain(old) {
-			s.options.Logger.Info("HSM answers again in the same worker", "took", time.Since(began).Round(time.Millisecond).String())
+			s.options.Logger.Info("HSM answers again in the same worker",
+				"took", time.Since(began).Round(time.Millisecond).String())
 			return
 		}
 		s.giveUp(old, cause)
@@ -169,7 +172,8 @@ func (s *Signer) diagnose() (p *process, cause error, hangs bool) {
 		s.reclaim(p)
 		cause = p.dead
 	case waited > s.options.CallTimeout:
-		cause, hangs = fmt.Errorf("a call of the PKCS#11 module has not returned for %s", waited.Round(time.Millisecond)), true
+		cause, hangs = fmt.Errorf("a call of the PKCS#11 module has not returned for %s",
+			waited.Round(time.Millisecond)), true
 	}
 	if cause != nil {
 		s.fault, s.failure, s.failed = cause, cause, time.Now()
@@ -187,7 +191,8 @@ func (s *Signer) open(ctx context.Context) (*process, opened, error) {
 	}
 	h := s.options.HSM
 	text, err := json.Marshal(settings{
-		URI: h.URI.String(), Sessions: h.Sessions, Algorithm: h.Algorithm, AllowExtractable: h.AllowExtractable, Sandbox: s.options.Sandbox, Again: s.publicKey != nil,
+		URI: h.URI.String(), Sessions: h.Sessions, Algorithm: h.Algorithm, AllowExtractable: h.AllowExtractable,
+		Sandbox: s.options.Sandbox, Again: s.publicKey != nil,
 	})
 	if err != nil {
 		return nil, found, err

@@ -96,7 +96,8 @@ func mustSign(t testing.TB, s *worker.Signer) {
 }
 
 // checkSignature checks with go-ethereum as a contract would: ecrecover of the digest returns the address.
-func checkSignature(t testing.TB, s interface{ Address() appliance.Address }, d appliance.Digest, signature appliance.Signature) {
+func checkSignature(t testing.TB, s interface{ Address() appliance.Address }, d appliance.Digest,
+	signature appliance.Signature) {
 	t.Helper()
 	rsv := append(append(append([]byte(nil), signature.R[:]...), signature.S[:]...), signature.V-27)
 	key, err := crypto.SigToPub(d[:], rsv)

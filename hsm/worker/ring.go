@@ -149,7 +149,8 @@ func (r *ring) next() (f frame, there bool) {
 	}
 	r.heard++
 	signature := slot.signature
-	return frame{kind: kindAnswered, id: slot.id, sessions: uint16(slot.sessions), repairs: slot.repairs, payload: signature[:]}, true
+	return frame{kind: kindAnswered, id: slot.id, sessions: uint16(slot.sessions), repairs: slot.repairs,
+		payload: signature[:]}, true
 }
 
 // wait waits until there may be another answer. It returns an error when the event is closed.

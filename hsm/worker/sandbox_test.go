@@ -70,7 +70,8 @@ func TestAMaliciousLibraryOpensNoFileOfTheDaemons(t *testing.T) {
 		acts = append(acts, "read "+path, "write "+path)
 	}
 	own := fmt.Sprintf("/proc/%d/", os.Getpid())
-	acts = append(acts, "create "+filepath.Join(dir, "new"), "list "+dir, "read "+own+"environ", "write "+own+"mem", "list "+own+"root",
+	acts = append(acts, "create "+filepath.Join(dir, "new"), "list "+dir, "read "+own+"environ", "write "+own+"mem",
+		"list "+own+"root",
 		"read /etc/shadow", "list /root", fmt.Sprintf("trace %d", os.Getpid()))
 	signal := fmt.Sprintf("kill %d", os.Getpid())
 	s, said := openThief(t, sandbox.Rules{Network: sandbox.Any}, append(acts, signal)...)

@@ -139,7 +139,8 @@ func Open(ctx context.Context, options Options) (*Signer, error) {
 		return nil, errors.New("worker.Options: CallTimeout must be set")
 	}
 	options = options.withDefaults()
-	s := &Signer{options: options, attempts: options.attempts, ended: make(chan struct{}), trouble: make(chan struct{}, 1)}
+	s := &Signer{options: options, attempts: options.attempts, ended: make(chan struct{}),
+		trouble: make(chan struct{}, 1)}
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.closed = sync.OnceValue(s.shutDown)
 	opened := make(chan error, 1)
@@ -222,7 +223,8 @@ func (s *Signer) signChecked(ctx context.Context, k kind, payload []byte, check 
 		if again {
 			return hsm.Unavailable(err, time.Second)
 		}
-		if _, err := s.do(ctx, kindFind, nil); err != nil && ctx.Err() != nil { // with any other error, the next signature fails, too
+		if _, err := s.do(ctx, kindFind, nil); err != nil && ctx.Err() != nil {
+			// with any other error, the next signature fails, too
 			return err
 		}
 	}

@@ -26,7 +26,8 @@ func openTokens(t *testing.T, limit time.Duration, uris ...hsm.URI) (*hsm.Tokens
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	var places []hsm.Place
 	for i, uri := range uris {
-		open := worker.Opener(worker.Options{HSM: hsm.Options{URI: uri, Sessions: 4}, CallTimeout: limit, Logger: logger.With("position", i+1), Sandbox: testFiles()})
+		open := worker.Opener(worker.Options{HSM: hsm.Options{URI: uri, Sessions: 4}, CallTimeout: limit,
+			Logger: logger.With("position", i+1), Sandbox: testFiles()})
 		places = append(places, hsm.Place{URI: uri, Open: func(ctx context.Context) (hsm.TokenSigner, error) {
 			signer, err := open(ctx)
 			if err != nil {
@@ -122,7 +123,10 @@ func TestDrillTheFirstTokenFailsUnderLoad(t *testing.T) {
 		"signs wrongly": func(_ *testing.T, _ *hsm.Tokens, f *hsmtest.Faults) {
 			f.Set("C_Sign", hsmtest.Fault{Answer: hsmtest.BitFlipped})
 		},
-		"is away": func(_ *testing.T, _ *hsm.Tokens, f *hsmtest.Faults) { f.Down(pkcs11.CKR_DEVICE_REMOVED); f.Restart() },
+		"is away": func(_ *testing.T, _ *hsm.Tokens, f *hsmtest.Faults) {
+			f.Down(pkcs11.CKR_DEVICE_REMOVED)
+			f.Restart()
+		},
 		"has its worker killed": func(t *testing.T, tokens *hsm.Tokens, _ *hsmtest.Faults) {
 			// Another worker starts within 0.2 s, often before a request has missed the first.
 			for stateOf(tokens, 2) != hsm.TokenSigns {
@@ -148,8 +152,10 @@ func TestDrillTheFirstTokenFailsUnderLoad(t *testing.T) {
 			awaitState(t, tokens, 1, hsm.TokenSigns)
 			took := time.Since(began)
 			stop()
-			t.Logf("%s: %d signatures, the longest gap %s, the slowest %s; in use again after %s", name, load.signed.Load(),
-				time.Duration(load.gap.Load()).Round(time.Millisecond), time.Duration(load.slowest.Load()).Round(time.Millisecond), took.Round(time.Millisecond))
+			t.Logf("%s: %d signatures, the longest gap %s, the slowest %s; in use again after %s", name,
+				load.signed.Load(),
+				time.Duration(load.gap.Load()).Round(time.Millisecond),
+				time.Duration(load.slowest.Load()).Round(time.Millisecond), took.Round(time.Millisecond))
 			wantLog(t, log, "HSM token out of use", "HSM token in use again")
 		})
 	}
@@ -189,7 +195,8 @@ func TestDrillTheFirstTokensServerIsCutUnderLoad(t *testing.T) {
 	awaitState(t, tokens, 1, hsm.TokenSigns)
 	stop()
 	t.Logf("%d signatures, the longest gap %s, the slowest %s", load.signed.Load(),
-		time.Duration(load.gap.Load()).Round(time.Millisecond), time.Duration(load.slowest.Load()).Round(time.Millisecond))
+		time.Duration(load.gap.Load()).Round(time.Millisecond),
+		time.Duration(load.slowest.Load()).Round(time.Millisecond))
 }
 
 // A token that returns with a different key is never asked for a signature, however often it is opened.

@@ -41,7 +41,8 @@ type tuner struct {
 }
 
 func newTuner(done *loopWords, resize func(int) (int, error), log *slog.Logger, u hsm.Usage) *tuner {
-	t := &tuner{done: done, resize: resize, log: log, began: time.Now(), climb: climb{size: u.Sessions, most: u.MostSessions, rest: leastRest}}
+	t := &tuner{done: done, resize: resize, log: log, began: time.Now(),
+		climb: climb{size: u.Sessions, most: u.MostSessions, rest: leastRest}}
 	t.begin()
 	return t
 }

@@ -19,12 +19,13 @@ func TestDrillTheNumberOfSessionsFollowsTheHSM(t *testing.T) {
 		hsm         hsmtest.FastOptions
 		least, most int // sessions, in the end
 	}{
-		"many engines":                       {hsmtest.FastOptions{Latency: 20 * time.Millisecond}, 8, 64},
-		"one engine":                         {hsmtest.FastOptions{Latency: 5 * time.Millisecond, Engines: 1}, 1, 2},
-		"no latency":                         {hsmtest.FastOptions{}, 1, 4 * runtime.NumCPU()},
-		"a maximum that the token tells":     {hsmtest.FastOptions{Latency: 20 * time.Millisecond, Sessions: 6}, 6, 6},
-		"a maximum that the token tells not": {hsmtest.FastOptions{Latency: 20 * time.Millisecond, Sessions: 6, Untold: true}, 6, 6},
-		"a maximum of one":                   {hsmtest.FastOptions{Latency: 5 * time.Millisecond, Sessions: 1}, 1, 1},
+		"many engines":                   {hsmtest.FastOptions{Latency: 20 * time.Millisecond}, 8, 64},
+		"one engine":                     {hsmtest.FastOptions{Latency: 5 * time.Millisecond, Engines: 1}, 1, 2},
+		"no latency":                     {hsmtest.FastOptions{}, 1, 4 * runtime.NumCPU()},
+		"a maximum that the token tells": {hsmtest.FastOptions{Latency: 20 * time.Millisecond, Sessions: 6}, 6, 6},
+		"a maximum that the token tells not": {hsmtest.FastOptions{Latency: 20 * time.Millisecond, Sessions: 6,
+			Untold: true}, 6, 6},
+		"a maximum of one": {hsmtest.FastOptions{Latency: 5 * time.Millisecond, Sessions: 1}, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // they wait for their HSMs
@@ -34,7 +35,10 @@ func TestDrillTheNumberOfSessionsFollowsTheHSM(t *testing.T) {
 			eventually(t, "as many as pay", func() bool { return s.Usage().Sessions >= c.least })
 			before, _ := fast.Spent()
 			eventually(t, "measured once more", func() bool { n, _ := fast.Spent(); return n > before+300 })
-			eventually(t, "no more than pay", func() bool { n := s.Usage().Sessions; return n >= c.least && n <= c.most })
+			eventually(t, "no more than pay", func() bool {
+				n := s.Usage().Sessions
+				return n >= c.least && n <= c.most
+			})
 		})
 	}
 }
@@ -48,7 +52,10 @@ func TestDrillTheNumberOfSessionsChangesWithTheHSM(t *testing.T) {
 	underDemand(t, s, 64)
 	has := func(least, most int) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("%d to %d sessions", least, most), func() bool { n := s.Usage().Sessions; return n >= least && n <= most })
+		eventually(t, fmt.Sprintf("%d to %d sessions", least, most), func() bool {
+			n := s.Usage().Sessions
+			return n >= least && n <= most
+		})
 	}
 	has(8, 64)
 	slow.Engines = 1

@@ -134,7 +134,8 @@ func parse(b []byte) (frame, error) {
 		return frame{}, fmt.Errorf("%w: the frame begins with %x", errGarbage, b[:min(n, headerSize)])
 	}
 	word := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
-	f := frame{kind: kind(b[1]), sessions: binary.LittleEndian.Uint16(b[2:]), id: word(4), repairs: word(8), payload: b[headerSize:]}
+	f := frame{kind: kind(b[1]), sessions: binary.LittleEndian.Uint16(b[2:]), id: word(4), repairs: word(8),
+		payload: b[headerSize:]}
 	if word(16) != tailMark || f.kind < kindOpen || f.kind > kindMessage || int(word(12)) != len(f.payload) {
 		return frame{}, fmt.Errorf("%w: the frame begins with %x", errGarbage, b[:headerSize])
 	}
@@ -143,7 +144,8 @@ func parse(b []byte) (frame, error) {
 
 // sentinels are the errors that survive the encoding, so that errors.Is works on the other side.
 var sentinels = []error{
-	hsm.ErrPIN, hsm.ErrNotFound, hsm.ErrNoToken, hsm.ErrOtherKeys, hsm.ErrAmbiguous, hsm.ErrWrongKey, hsm.ErrLost, hsm.ErrClosed,
+	hsm.ErrPIN, hsm.ErrNotFound, hsm.ErrNoToken, hsm.ErrOtherKeys, hsm.ErrAmbiguous, hsm.ErrWrongKey, hsm.ErrLost,
+	hsm.ErrClosed,
 }
 
 // remoteError is an error from the worker: its text, which names the call and the code, and the errors that it wraps.

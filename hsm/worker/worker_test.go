@@ -37,8 +37,10 @@ func TestSignaturesRecoverToTheKey(t *testing.T) {
 		t.Error(err)
 	}
 	status, err := s.Status(t.Context())
-	if err != nil || !status.Ready || status.Signatures != 20 || status.Session.Open != 4 || status.Session.InUse != 0 ||
-		status.Token.Label != token.URI.Token || *status.Key.Address != token.Key.Address || status.Worker == 0 || status.LastError != "" {
+	if err != nil || !status.Ready || status.Signatures != 20 || status.Session.Open != 4 ||
+		status.Session.InUse != 0 ||
+		status.Token.Label != token.URI.Token || *status.Key.Address != token.Key.Address || status.Worker == 0 ||
+		status.LastError != "" {
 		t.Errorf("%+v, %v", status, err)
 	}
 }
@@ -154,7 +156,8 @@ func TestACompleteHangShowsAndPasses(t *testing.T) {
 	signed := make(chan error, 1)
 	go func() { _, err := s.Sign(t.Context(), randomDigest()); signed <- err }()
 	eventually(t, "not ready", func() bool { return !s.Usage().Ready })
-	if err := s.Ready(t.Context()); appliance.CodeOf(err) != appliance.CodeHSMUnavailable || !strings.Contains(err.Error(), "has not returned for") {
+	if err := s.Ready(t.Context()); appliance.CodeOf(err) != appliance.CodeHSMUnavailable ||
+		!strings.Contains(err.Error(), "has not returned for") {
 		t.Errorf("Ready says %v", err)
 	}
 	wantLog(t, log, "has not returned for")
@@ -186,7 +189,10 @@ func TestGarbageFromAWorkerCostsTheWorker(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			started := 0
-			options := sessions(2, token.URI).Started(func() *exec.Cmd { started++; return exec.Command("sh", "-c", script) })
+			options := sessions(2, token.URI).Started(func() *exec.Cmd {
+				started++
+				return exec.Command("sh", "-c", script)
+			})
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			_, err := worker.Open(ctx, options)
@@ -204,10 +210,11 @@ func TestAWorkerThatCannotStartIsToldAndTriedAgain(t *testing.T) {
 		command *exec.Cmd
 		want    string
 	}{
-		"no such program":   {exec.Command("/nowhere/attestd"), "no such file"},
-		"it ends at once":   {exec.Command("false"), "exit status 1"},
-		"it never answers":  {exec.Command("sleep", "1000"), "did not answer in time"},
-		"another program's": {exec.Command("sh", "-c", "echo panic: of its own >&2; exit 2"), "exit status 2: panic: of its own"},
+		"no such program":  {exec.Command("/nowhere/attestd"), "no such file"},
+		"it ends at once":  {exec.Command("false"), "exit status 1"},
+		"it never answers": {exec.Command("sleep", "1000"), "did not answer in time"},
+		"another program's": {exec.Command("sh", "-c", "echo panic: of its own >&2; exit 2"),
+			"exit status 2: panic: of its own"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -218,7 +225,8 @@ func TestAWorkerThatCannotStartIsToldAndTriedAgain(t *testing.T) {
 				defer cancel()
 				ctx = limited
 			}
-			if _, err := worker.Open(ctx, sessions(2, token.URI).Started(broken)); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := worker.Open(ctx, sessions(2, token.URI).Started(broken)); err == nil ||
+				!strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
@@ -297,7 +305,8 @@ func TestWhatOpenFindsIsTold(t *testing.T) {
 			test.change(&u)
 			_, err := worker.Open(t.Context(), sessions(2, u))
 			_, direct := hsm.Open(t.Context(), hsm.Options{URI: u})
-			if err == nil || direct == nil || err.Error() != direct.Error() || test.want != nil && !errors.Is(err, test.want) {
+			if err == nil || direct == nil || err.Error() != direct.Error() || test.want != nil &&
+				!errors.Is(err, test.want) {
 				t.Errorf("got\n%v, want\n%v", err, direct)
 			}
 		})
@@ -345,7 +354,8 @@ func TestATokenThatIsAwayIsBackByItself(t *testing.T) {
 	waits := make(chan error, 1)
 	go func() { _, err := s.Sign(t.Context(), randomDigest()); waits <- err }()
 	eventually(t, "not ready", func() bool { return !s.Usage().Ready })
-	if err := s.Ready(t.Context()); appliance.CodeOf(err) != appliance.CodeHSMUnavailable || !strings.Contains(err.Error(), "CKR_DEVICE_REMOVED") {
+	if err := s.Ready(t.Context()); appliance.CodeOf(err) != appliance.CodeHSMUnavailable ||
+		!strings.Contains(err.Error(), "CKR_DEVICE_REMOVED") {
 		t.Errorf("Ready says %v", err)
 	}
 	faults.Up()
@@ -404,9 +414,11 @@ func TestEverySignatureIsRightUnderContinuousFaults(t *testing.T) {
 	token, faults := hsmtest.FaultModule(t)
 	s, _ := open(t, sessions(4, token.URI))
 	rare := func(rv uint) hsmtest.Fault { return hsmtest.Fault{Chance: 0.01, Error: rv} }
-	faults.Set("C_SignInit", rare(pkcs11.CKR_USER_NOT_LOGGED_IN), rare(pkcs11.CKR_KEY_HANDLE_INVALID), rare(pkcs11.CKR_DEVICE_ERROR),
+	faults.Set("C_SignInit", rare(pkcs11.CKR_USER_NOT_LOGGED_IN), rare(pkcs11.CKR_KEY_HANDLE_INVALID),
+		rare(pkcs11.CKR_DEVICE_ERROR),
 		rare(pkcs11.CKR_CRYPTOKI_NOT_INITIALIZED))
-	faults.Set("C_Sign", rare(pkcs11.CKR_SESSION_CLOSED), rare(pkcs11.CKR_GENERAL_ERROR), hsmtest.Fault{Chance: 0.002, Crash: true},
+	faults.Set("C_Sign", rare(pkcs11.CKR_SESSION_CLOSED), rare(pkcs11.CKR_GENERAL_ERROR),
+		hsmtest.Fault{Chance: 0.002, Crash: true},
 		hsmtest.Fault{Chance: 0.005, Answer: hsmtest.BitFlipped})
 	faults.Set("C_FindObjects", rare(pkcs11.CKR_DEVICE_REMOVED))
 	var all sync.WaitGroup
@@ -431,7 +443,8 @@ func TestEverySignatureIsRightUnderContinuousFaults(t *testing.T) {
 	faults.Clear()
 	mustSign(t, s)
 	u := s.Usage()
-	t.Logf("%d restarts, %d repairs, %d wrong signatures withheld, %d requests refused for them", u.Restarts, u.Repairs, u.WrongSignatures, twice.Load())
+	t.Logf("%d restarts, %d repairs, %d wrong signatures withheld, %d requests refused for them", u.Restarts, u.Repairs,
+		u.WrongSignatures, twice.Load())
 	if twice.Load() > 3 {
 		t.Errorf("%d requests were refused", twice.Load())
 	}

@@ -53,7 +53,8 @@ func checkLicenses(ctx context.Context, w io.Writer, packages string, bundles []
 func judgeLicense(name, expression string) error {
 	for _, id := range strings.Split(expression, " AND ") {
 		if !slices.Contains(allowed, strings.Trim(id, "()")) {
-			return fmt.Errorf("%s: its license is %s, which packaging/release/licenses.go does not allow: use another, or decide to allow it there", name, expression)
+			return fmt.Errorf(
+				"%s: its license is %s, which packaging/release/licenses.go does not allow: use another, or decide to allow it there", name, expression)
 		}
 	}
 	return nil

@@ -34,7 +34,8 @@ func run(w io.Writer, args []string) error {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	format := flags.String("format", "debian", "debian or rpm")
 	version := flags.String("version", "", "version of this release")
-	folders := flags.String("bundles", "api/graphiql/dist,api/console/dist", "folders of what is bundled from npm and the program embeds, separated by commas")
+	folders := flags.String("bundles", "api/graphiql/dist,api/console/dist",
+		"folders of what is bundled from npm and the program embeds, separated by commas")
 	seconds := flags.Int64("date", 0, "date of this release, in seconds since 1970")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err

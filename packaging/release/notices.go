@@ -41,9 +41,11 @@ func writeNotices(ctx context.Context, w io.Writer, program string, bundles []st
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "The program attestd is made from its own source (Apache-2.0) and from these modules, each under its own terms.\n"+
-		"Their source is at the address that is each one's name, and in Go's module mirror.\n")
-	failures := []error{notice(w, "Go "+strings.TrimPrefix(info.GoVersion, "go")+" (standard library and runtime)", root)}
+	fmt.Fprintf(w,
+		"The program attestd is made from its own source (Apache-2.0) and from these modules, each under its own terms.\n"+
+			"Their source is at the address that is each one's name, and in Go's module mirror.\n")
+	failures := []error{notice(w, "Go "+strings.TrimPrefix(info.GoVersion, "go")+" (standard library and runtime)",
+		root)}
 	for _, m := range info.Deps {
 		dir, err := moduleDir(cache, m)
 		if err == nil {
@@ -127,7 +129,8 @@ func notice(w io.Writer, name, dir string) error {
 		}
 		found = true
 		rule := strings.Repeat("=", 100)
-		if _, err := fmt.Fprintf(w, "\n%s\n%s: %s\n%s\n\n%s\n", rule, name, e.Name(), rule, strings.TrimSpace(strings.ReplaceAll(string(text), "\r", ""))); err != nil {
+		if _, err := fmt.Fprintf(w, "\n%s\n%s: %s\n%s\n\n%s\n", rule, name, e.Name(), rule,
+			strings.TrimSpace(strings.ReplaceAll(string(text), "\r", ""))); err != nil {
 			return err
 		}
 	}

@@ -57,7 +57,8 @@ func packagesOf(dist string) (packages []npmPackage, err error) {
 
 func (p npmPackage) component() cdx.Component {
 	c := library("pkg:npm/"+strings.Replace(p.Name, "@", "%40", 1)+"@"+p.Version, p.Name, p.Version, p.License)
-	if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(p.Integrity, "sha512-")); err == nil && len(sum) == sha512.Size {
+	if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(p.Integrity, "sha512-")); err == nil &&
+		len(sum) == sha512.Size {
 		c.Hashes = hashed(cdx.HashAlgoSHA512, sum)
 	}
 	return c
@@ -91,7 +92,8 @@ func writeNoticesOf(w io.Writer, dist string) error {
 		return fmt.Errorf("%s: %w", files[0], err)
 	}
 	rule := strings.Repeat("=", 100)
-	if _, err := fmt.Fprintf(w, "\n%s\nWhat is served to browsers is bundled from these packages of npm, too, each under its own terms.\n%s\n\n", rule, rule); err != nil {
+	if _, err := fmt.Fprintf(w,
+		"\n%s\nWhat is served to browsers is bundled from these packages of npm, too, each under its own terms.\n%s\n\n", rule, rule); err != nil {
 		return err
 	}
 	_, err = io.Copy(w, text)

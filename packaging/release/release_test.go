@@ -66,7 +66,8 @@ attestd (1.0.0) unstable; urgency=medium
 func TestRPMChangelog(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "CHANGELOG.md")
-	if err := os.WriteFile(file, []byte(strings.Replace(keptChangelog, "- One.", "- 100% of it.", 1)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.Replace(keptChangelog, "- One.", "- 100% of it.", 1)),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
@@ -121,7 +122,8 @@ func playground(t *testing.T, packages string) []string {
 	if err := errors.Join(w.Close(), os.Mkdir(filepath.Join(dist, "assets"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{"index.html": "", "packages.json": packages, "assets/licenses-1.txt.gz": licenses.String()} {
+	for name, content := range map[string]string{"index.html": "", "packages.json": packages,
+		"assets/licenses-1.txt.gz": licenses.String()} {
 		if err := os.WriteFile(filepath.Join(dist, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -166,14 +168,16 @@ func TestSBOMListsWhatIsShipped(t *testing.T) {
 		licenses[c.PackageURL[:max(0, strings.LastIndex(c.PackageURL, "@"))]] = licenseOf(c)
 	}
 	for purl, want := range map[string]string{
-		"pkg:golang/std": "BSD-3-Clause", "pkg:golang/github.com/google/uuid": "BSD-3-Clause", "pkg:golang/github.com/CycloneDX/cyclonedx-go": "Apache-2.0",
+		"pkg:golang/std": "BSD-3-Clause", "pkg:golang/github.com/google/uuid": "BSD-3-Clause",
+		"pkg:golang/github.com/CycloneDX/cyclonedx-go": "Apache-2.0",
 		"pkg:npm/%40a/b": "MIT",
 	} {
 		if licenses[purl] != want {
 			t.Errorf("%s: license %q, want %q", purl, licenses[purl], want)
 		}
 	}
-	if c := got.Metadata.Component; c.Version != "1.2.3+4" || !strings.HasSuffix(c.PackageURL, "@1.2.3%2B4") || got.Metadata.Timestamp != "2026-11-01T12:00:00Z" {
+	if c := got.Metadata.Component; c.Version != "1.2.3+4" || !strings.HasSuffix(c.PackageURL, "@1.2.3%2B4") ||
+		got.Metadata.Timestamp != "2026-11-01T12:00:00Z" {
 		t.Errorf("metadata: %+v", got.Metadata)
 	}
 }
@@ -190,7 +194,8 @@ func licenseOf(c cdx.Component) string {
 
 func TestSBOMNeedsTheListOfABundle(t *testing.T) {
 	t.Parallel()
-	for name, packages := range map[string]string{"no JSON": "", "a package without a license": `[{"name":"a","version":"1"}]`} {
+	for name, packages := range map[string]string{"no JSON": "",
+		"a package without a license": `[{"name":"a","version":"1"}]`} {
 		if got, err := bundledPackages(playground(t, packages)); err == nil {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -217,13 +222,15 @@ func TestSchemaRefusesWhatIsNoSBOM(t *testing.T) {
 // schema returns CycloneDX's schema from the module of its library.
 func schema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
-	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/CycloneDX/cyclonedx-go").Output()
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}",
+		"github.com/CycloneDX/cyclonedx-go").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := jsonschema.NewCompiler()
 	for name, file := range map[string]string{
-		"bom-1.6.schema.json": "bom-1.6.schema.json", "spdx.schema.json": "spdx.schema.json", "jsf-0.82.schema.json": "jsf-0.82.schemax.json",
+		"bom-1.6.schema.json": "bom-1.6.schema.json", "spdx.schema.json": "spdx.schema.json",
+		"jsf-0.82.schema.json": "jsf-0.82.schemax.json",
 	} {
 		text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "schema", file))
 		if err != nil {
@@ -277,7 +284,8 @@ func TestNoticesHaveThePlaygrounds(t *testing.T) {
 	if err := writeNotices(t.Context(), &out, program, playground(t, bundled)); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"\nGo 1.", "\ngithub.com/google/uuid v", "\n@a/b 1.2.3 (MIT)\n\nPermission is hereby granted"} {
+	for _, want := range []string{"\nGo 1.", "\ngithub.com/google/uuid v",
+		"\n@a/b 1.2.3 (MIT)\n\nPermission is hereby granted"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q", want)
 		}
@@ -303,10 +311,12 @@ func TestNoticesNeedALicense(t *testing.T) {
 func TestLicensesAreAllowed(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := checkLicenses(t.Context(), &out, "github.com/attestd/attestd/...", []string{"../../api/graphiql/dist", "../../api/console/dist"}); err != nil {
+	if err := checkLicenses(t.Context(), &out, "github.com/attestd/attestd/...",
+		[]string{"../../api/graphiql/dist", "../../api/console/dist"}); err != nil {
 		t.Error(err)
 	}
-	for _, want := range []string{"go.etcd.io/bbolt ", "github.com/hanwen/go-fuse/v2 "} { // used by the program; used by tests
+	for _, want := range []string{"go.etcd.io/bbolt ", "github.com/hanwen/go-fuse/v2 "} {
+		// used by the program; used by tests
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%s was not looked at", want)
 		}
@@ -317,15 +327,18 @@ func TestALicenseThatNobodyAllowedIsRefused(t *testing.T) {
 	t.Parallel()
 	for expression, allowed := range map[string]bool{
 		"MIT": true, "Apache-2.0 AND BSD-3-Clause": true, "(MIT AND Zlib)": true,
-		"GPL-3.0-only": false, "MIT AND AGPL-3.0-only": false, "MIT OR GPL-2.0-only": false, "UNLICENSED": false, "": false,
+		"GPL-3.0-only": false, "MIT AND AGPL-3.0-only": false, "MIT OR GPL-2.0-only": false, "UNLICENSED": false,
+		"": false,
 	} {
 		err := judgeLicense("example.com/a v1", expression)
-		if (err == nil) != allowed || err != nil && !strings.Contains(err.Error(), "example.com/a v1: its license is "+expression) {
+		if (err == nil) != allowed || err != nil &&
+			!strings.Contains(err.Error(), "example.com/a v1: its license is "+expression) {
 			t.Errorf("%q: %v", expression, err)
 		}
 	}
 	bundle := playground(t, `[{"name":"a","version":"1","license":"GPL-3.0-only"}]`)
-	if err := checkLicenses(t.Context(), io.Discard, ".", bundle); err == nil || !strings.Contains(err.Error(), "a 1: its license is GPL-3.0-only") {
+	if err := checkLicenses(t.Context(), io.Discard, ".", bundle); err == nil ||
+		!strings.Contains(err.Error(), "a 1: its license is GPL-3.0-only") {
 		t.Errorf("a package of a bundle: %v", err)
 	}
 	if license, err := moduleLicense("example.com/a", t.TempDir()); err == nil {

@@ -24,7 +24,8 @@ import (
 // writeSBOM writes the components of a program. The Go linker recorded the modules in the program, and the bundler
 // recorded the npm packages in the bundles' folders. So the list has the shipped versions, not the ones that go.mod and
 // package.json would allow.
-func writeSBOM(ctx context.Context, w io.Writer, program string, bundles []string, version string, date time.Time) error {
+func writeSBOM(ctx context.Context, w io.Writer, program string, bundles []string, version string,
+	date time.Time) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return err
@@ -44,12 +45,14 @@ func writeSBOM(ctx context.Context, w io.Writer, program string, bundles []strin
 		refs[i] = p.BOMRef
 	}
 	document := cdx.NewBOM()
-	document.SerialNumber = "urn:uuid:" + uuid.NewHash(sha256.New(), uuid.NameSpaceURL, append([]byte(self.PackageURL), sum[:]...), 8).String()
+	document.SerialNumber = "urn:uuid:" +
+		uuid.NewHash(sha256.New(), uuid.NameSpaceURL, append([]byte(self.PackageURL), sum[:]...), 8).String()
 	document.Metadata = &cdx.Metadata{Timestamp: date.Format(time.RFC3339), Component: self}
 	document.Components = &parts
 	document.Dependencies = &[]cdx.Dependency{{Ref: self.BOMRef, Dependencies: &refs}}
 	var out bytes.Buffer
-	if err := cdx.NewBOMEncoder(&out, cdx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false).EncodeVersion(document, cdx.SpecVersion1_6); err != nil {
+	if err := cdx.NewBOMEncoder(&out, cdx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false).EncodeVersion(
+		document, cdx.SpecVersion1_6); err != nil {
 		return err
 	}
 	_, err = out.WriteTo(w)
@@ -73,7 +76,8 @@ func subject(info *debug.BuildInfo, version string, sum [sha256.Size]byte) *cdx.
 
 // components returns the components of a program, sorted by name and without duplicates.
 func components(ctx context.Context, program string, info *debug.BuildInfo, bundles []string) ([]cdx.Component, error) {
-	parts := []cdx.Component{library("pkg:golang/std@"+strings.TrimPrefix(info.GoVersion, "go"), "std", strings.TrimPrefix(info.GoVersion, "go"), "BSD-3-Clause")}
+	parts := []cdx.Component{library("pkg:golang/std@"+strings.TrimPrefix(info.GoVersion, "go"),
+		"std", strings.TrimPrefix(info.GoVersion, "go"), "BSD-3-Clause")}
 	cache, err := goEnv(ctx, "GOMODCACHE")
 	if err != nil {
 		return nil, err
@@ -102,7 +106,8 @@ func components(ctx context.Context, program string, info *debug.BuildInfo, bund
 }
 
 func library(purl, name, version, license string) cdx.Component {
-	return cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: name, Version: version, PackageURL: purl, Licenses: licensed(license)}
+	return cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: name, Version: version, PackageURL: purl,
+		Licenses: licensed(license)}
 }
 
 // licensed converts an SPDX identifier or expression.
@@ -131,7 +136,8 @@ func moduleComponent(cache string, m *debug.Module) (cdx.Component, error) {
 	}
 	c := library("pkg:golang/"+m.Path+"@"+strings.ReplaceAll(m.Version, "+", "%2B"), m.Path, m.Version, license)
 	// go.sum's hash: SHA-256 over the hashes of the module's files (golang.org/x/mod/sumdb/dirhash).
-	if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(m.Sum, "h1:")); err == nil && len(sum) == sha256.Size {
+	if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(m.Sum, "h1:")); err == nil &&
+		len(sum) == sha256.Size {
 		c.Hashes = hashed(cdx.HashAlgoSHA256, sum)
 	}
 	return c, nil

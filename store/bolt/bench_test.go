@@ -113,7 +113,8 @@ func importRecords(b *testing.B, s *bolt.Store, n int, record func() appliance.R
 // BenchmarkVerify measures the audit of records of one signer. Per record, it reports the CPU time of the process. It
 // is meaningful from about 100,000 records on (-benchtime 100000x).
 func BenchmarkVerify(b *testing.B) {
-	s := mustOpen(b, filepath.Join(b.TempDir(), "attestd.db"), bolt.WithWAL(options(newLogKey(b)), 0)) // size as in production
+	// size as in production
+	s := mustOpen(b, filepath.Join(b.TempDir(), "attestd.db"), bolt.WithWAL(options(newLogKey(b)), 0))
 	importRecords(b, s, b.N, func() appliance.Record { return storetest.Record(b, "aaaaaaaaaaaaaaaa") })
 	cpu := cpuTime(b)
 	b.ResetTimer()
@@ -134,7 +135,8 @@ func BenchmarkFirstCount(b *testing.B) {
 	importRecords(b, s, b.N, func() appliance.Record { return record })
 	count := func(unit string) {
 		began := time.Now()
-		past, err := s.Journal().Past(b.Context(), appliance.PastQuery{KeyID: record.KeyID, Since: []time.Time{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}})
+		past, err := s.Journal().Past(b.Context(),
+			appliance.PastQuery{KeyID: record.KeyID, Since: []time.Time{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}})
 		if err != nil || past.Counts[0] != int64(b.N) {
 			b.Fatalf("%v, %v", past.Counts, err)
 		}

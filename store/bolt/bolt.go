@@ -105,8 +105,9 @@ type Options struct {
 	Now         func() time.Time // nil means time.Now
 	LockTimeout time.Duration    // how long to wait for another process's lock; zero means 1 s
 	MinFree     int64            // bytes; Ready fails if the disk has less free space
-	MaxAhead    time.Duration    // how far the newest record may be ahead of the clock; beyond it, Append is refused; zero means no limit
-	Logger      *slog.Logger     // nil means none
+	// how far the newest record may be ahead of the clock; beyond it, Append is refused; zero means no limit
+	MaxAhead time.Duration
+	Logger   *slog.Logger // nil means none
 
 	// Pending returns how many records are about to be appended, such as those being signed: see store/queue. Nil means
 	// unknown.
@@ -170,7 +171,9 @@ func (s *Store) Close() error {
 			}
 			s.rescue()
 			if err := s.inTime("store the counts", s.counts.Close); err != nil {
-				s.opts.Logger.Warn("the counts of attestations are not stored, so they are counted again after the start", "error", err)
+				s.opts.Logger.Warn(
+					"the counts of attestations are not stored, so they are counted again after the start",
+					"error", err)
 			}
 		}
 		err = s.inTime("close the file", s.closeFile)
@@ -188,7 +191,8 @@ func (s *Store) inTime(doing string, end func() error) error {
 	case err := <-done:
 		return err
 	case <-late.C:
-		return fmt.Errorf("%s: cannot %s within %s: the disk or a read hangs; answered attestations are safe", s.path, doing, closeTimeout)
+		return fmt.Errorf("%s: cannot %s within %s: the disk or a read hangs; answered attestations are safe", s.path,
+			doing, closeTimeout)
 	}
 }
 
@@ -237,7 +241,8 @@ func (s *Store) settle() error {
 		return nil
 	}
 	if s.writer == nil {
-		return fmt.Errorf("%d records are only in %s. To move them into the journal, run: systemctl restart attestd", h.tree.N-h.inFile(), WALPath(s.path))
+		return fmt.Errorf("%d records are only in %s. To move them into the journal, run: systemctl restart attestd",
+			h.tree.N-h.inFile(), WALPath(s.path))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
@@ -291,7 +296,8 @@ func unavailable(cause error) error {
 }
 
 func timeout(ctx context.Context, doing string) error {
-	return appliance.Errorf(appliance.CodeTimeout, "the journal did not answer in time").Because(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
+	return appliance.Errorf(appliance.CodeTimeout,
+		"the journal did not answer in time").Because(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
 }
 
 func encodeIndex(i int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(i)) }

@@ -61,7 +61,8 @@ func (test clockTest) run(t *testing.T) {
 	if !test.taken {
 		wantCode(t, err, appliance.CodeJournalUnavailable)
 	}
-	if again, replayed, err := s.Journal().Append(t.Context(), first); err != nil || !replayed || again.Record.ID != first.ID {
+	if again, replayed, err := s.Journal().Append(t.Context(), first); err != nil || !replayed ||
+		again.Record.ID != first.ID {
 		t.Errorf("what is in the journal is not answered again: %v", err)
 	}
 	if n := strings.Count(log.String(), "ahead of the clock"); test.level == "" && n > 0 ||

@@ -50,14 +50,16 @@ func Beginning(path string) (log string, events []appliance.Event, err error) {
 // journal follow unchanged, and the API keys are copied. The store may be read-only; it must not change during the
 // call. progress may be nil. The file is complete on the disk once ContinueTo returns nil, and unusable after an error
 // or a kill.
-func (s *Store) ContinueTo(ctx context.Context, path string, event appliance.Event, key appliance.LogKey, progress func(done, total int64)) error {
+func (s *Store) ContinueTo(ctx context.Context, path string, event appliance.Event, key appliance.LogKey,
+	progress func(done, total int64)) error {
 	if err := s.continueTo(ctx, path, event, key, progress); err != nil {
 		return fmt.Errorf("make %s: %w", path, err)
 	}
 	return nil
 }
 
-func (s *Store) continueTo(ctx context.Context, path string, event appliance.Event, key appliance.LogKey, progress func(done, total int64)) (err error) {
+func (s *Store) continueTo(ctx context.Context, path string, event appliance.Event, key appliance.LogKey,
+	progress func(done, total int64)) (err error) {
 	h, err := s.journal.head(ctx)
 	if err != nil {
 		return err
@@ -88,7 +90,8 @@ func (s *Store) continueTo(ctx context.Context, path string, event appliance.Eve
 		return err
 	}
 	if copier.survivors.Tree() != h.tree {
-		return fmt.Errorf("%w: the records do not match the checkpoint's root hash. For details run: attestd log verify", ErrDamaged)
+		return fmt.Errorf(
+			"%w: the records do not match the checkpoint's root hash. For details run: attestd log verify", ErrDamaged)
 	}
 	keys, err := s.keys.List(ctx)
 	if err != nil {

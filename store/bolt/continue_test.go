@@ -156,7 +156,8 @@ func isAsBefore(t *testing.T, to continued, entries []appliance.Entry) {
 		e := entries[i]
 		byID, idErr := to.Journal().ByID(t.Context(), e.Record.ID)
 		byKey, keyErr := to.Journal().ByIdempotencyKey(t.Context(), "key", e.Record.IdempotencyKey)
-		if idErr != nil || keyErr != nil || byID.Index != int64(i)+1 || byKey.Index != int64(i)+1 || !bytes.Equal(byID.Leaf, e.Leaf) {
+		if idErr != nil || keyErr != nil || byID.Index != int64(i)+1 || byKey.Index != int64(i)+1 ||
+			!bytes.Equal(byID.Leaf, e.Leaf) {
 			t.Errorf("record %d: %v, %v, at %d and %d", i, idErr, keyErr, byID.Index, byKey.Index)
 		}
 		proof, err := to.Journal().Prove(t.Context(), byID.Index)
@@ -196,7 +197,8 @@ func TestALogGoesOnTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	log, events, err := bolt.Beginning(third.path)
-	if err != nil || log != appliance.LogName(third.key.Verifier) || len(events) != 2 || events[1].ID != second.event.ID {
+	if err != nil || log != appliance.LogName(third.key.Verifier) || len(events) != 2 ||
+		events[1].ID != second.event.ID {
 		t.Fatalf("it begins with %v of %s (%v)", events, log, err)
 	}
 	for name, held := range map[string]appliance.LogKey{"the first key": key, "the second": second.key} {
@@ -227,12 +229,13 @@ func TestAListOfAContinuedLog(t *testing.T) {
 		query appliance.JournalQuery
 		want  []int64
 	}{
-		"all":                {appliance.JournalQuery{}, []int64{7, 6, 5, 4, 3, 2, 1, 0}},
-		"attestations":       {appliance.JournalQuery{AttestationsOnly: true}, []int64{7, 6, 5, 4, 3, 2, 1}},
-		"of the API key":     {appliance.JournalQuery{KeyID: "key"}, []int64{7, 6, 5, 4, 3, 2, 1}},
-		"a page":             {appliance.JournalQuery{Before: 2}, []int64{1, 0}},
-		"since the event":    {appliance.JournalQuery{From: to.event.Time}, []int64{7, 6, 0}},
-		"until the event":    {appliance.JournalQuery{Until: to.event.Time, From: entries[1].Record.Time}, []int64{5, 4, 3, 2, 1}},
+		"all":             {appliance.JournalQuery{}, []int64{7, 6, 5, 4, 3, 2, 1, 0}},
+		"attestations":    {appliance.JournalQuery{AttestationsOnly: true}, []int64{7, 6, 5, 4, 3, 2, 1}},
+		"of the API key":  {appliance.JournalQuery{KeyID: "key"}, []int64{7, 6, 5, 4, 3, 2, 1}},
+		"a page":          {appliance.JournalQuery{Before: 2}, []int64{1, 0}},
+		"since the event": {appliance.JournalQuery{From: to.event.Time}, []int64{7, 6, 0}},
+		"until the event": {appliance.JournalQuery{Until: to.event.Time, From: entries[1].Record.Time},
+			[]int64{5, 4, 3, 2, 1}},
 		"long before":        {appliance.JournalQuery{Until: entries[1].Record.Time}, nil},
 		"after all":          {appliance.JournalQuery{From: time.Now().Add(time.Hour)}, nil},
 		"from the beginning": {appliance.JournalQuery{From: entries[1].Record.Time, Limit: 3}, []int64{7, 6, 5}},

@@ -51,7 +51,8 @@ func TestARestartCountsOnlyNewRecords(t *testing.T) {
 		check(t, err)
 		check(t, c.Load(func() (counts.File, error) {
 			head := func(context.Context) (tlog.Tree, int64, error) { return tree, tree.N, nil }
-			return counts.File{Path: path + "-counts", Log: appliance.LogName(key.Verifier), Secret: secret, Head: head}, nil
+			return counts.File{Path: path + "-counts", Log: appliance.LogName(key.Verifier), Secret: secret,
+				Head: head}, nil
 		}, func(tlog.Tree) (bool, error) { return false, nil }))
 		c.Keep(counts.Of("a", since), counts.Count{N: n, Below: tree.N})
 		check(t, c.Close())

@@ -41,7 +41,8 @@ type filer struct {
 
 func newFiler(s *Store) *filer {
 	return &filer{
-		store: s, wake: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{}),
+		store: s, wake: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{}),
+		changed: make(chan struct{}),
 	}
 }
 
@@ -125,7 +126,8 @@ func (f *filer) renew() error {
 	w, err := createWAL(f.store.path, logMark(appliance.LogName(f.store.opts.Verifier)), f.store.opts.walSize)
 	if err != nil {
 		err = fmt.Errorf("make %s: %w", WALPath(f.store.path), err)
-		for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EROFS, syscall.EMFILE, syscall.ENFILE} {
+		for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EROFS,
+			syscall.EMFILE, syscall.ENFILE} {
 			if errors.Is(err, errno) { // also from the sync: the file was empty
 				return passing(err)
 			}

@@ -27,7 +27,8 @@ func TestOnlyAWriteCanFindTheDiskFullOrReadOnly(t *testing.T) {
 		{write(syscall.EFBIG), true},
 		{write(syscall.EROFS), true},
 		{syscall.EROFS, false},
-		{errors.New("file resize error: " + (&fs.PathError{Op: "truncate", Path: "x", Err: syscall.EFBIG}).Error()), true},
+		{errors.New("file resize error: " + (&fs.PathError{Op: "truncate", Path: "x", Err: syscall.EFBIG}).Error()),
+			true},
 		{write(syscall.EIO), false},
 		{syscall.ENOSPC, false}, // from fdatasync: an unknown part was lost
 		{syscall.EIO, false},

@@ -50,14 +50,16 @@ func TestImportedLeavesMakeTheSameJournal(t *testing.T) {
 	if err != nil || !bytes.Equal(one, other) {
 		t.Errorf("the checkpoint is\n%s\nwant\n%s%v", other, one, err)
 	}
-	if e, err := to.Journal().ByIdempotencyKey(t.Context(), "a", last.Record.IdempotencyKey); err != nil || e.Index != last.Index {
+	if e, err := to.Journal().ByIdempotencyKey(t.Context(), "a", last.Record.IdempotencyKey); err != nil ||
+		e.Index != last.Index {
 		t.Errorf("the last record by its idempotency key: %v, %v", e.Index, err)
 	}
 	report, err := audit(t.Context(), to, nil)
 	if err != nil || !report.OK() || report.Size != 300 {
 		t.Errorf("%+v, %v", report, err)
 	}
-	if e, _, err := to.Journal().Append(t.Context(), storetest.Record(t, "a")); err != nil || e.Index != 300 || e.Record.Time.Before(last.Record.Time) {
+	if e, _, err := to.Journal().Append(t.Context(), storetest.Record(t, "a")); err != nil || e.Index != 300 ||
+		e.Record.Time.Before(last.Record.Time) {
 		t.Errorf("the next record: %v, %v", e, err)
 	}
 }
@@ -85,7 +87,8 @@ func TestWhatDoesNotGoOnIsNotImported(t *testing.T) {
 		{1, leaves[:1], "exists already"},
 		{1, [][]byte{leaves[1], []byte("{}")}, "import record 2"},
 	} {
-		if err := to.Import(t.Context(), test.first, test.leaves); err == nil || !strings.Contains(err.Error(), test.want) {
+		if err := to.Import(t.Context(), test.first, test.leaves); err == nil ||
+			!strings.Contains(err.Error(), test.want) {
 			t.Errorf("%v, want %s", err, test.want)
 		}
 	}

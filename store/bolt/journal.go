@@ -31,7 +31,8 @@ type Journal struct{ store *Store }
 var _ appliance.Journal = (*Journal)(nil)
 
 // Append implements appliance.Journal. If ctx ends while the record is queued, the record is not appended.
-func (j *Journal) Append(ctx context.Context, r appliance.Record, conditions ...appliance.Condition) (appliance.Entry, bool, error) {
+func (j *Journal) Append(ctx context.Context, r appliance.Record,
+	conditions ...appliance.Condition) (appliance.Entry, bool, error) {
 	o := &op{Value: change{record: &r, admits: conditions}}
 	if err := j.store.submit(ctx, o); err != nil {
 		return appliance.Entry{}, false, err
@@ -123,7 +124,8 @@ func (s *Store) checkDisk() error {
 		return passing(fmt.Errorf("the disk of %s is read-only: check the kernel's log (dmesg), repair the disk and "+
 			"remount it. attestd then continues without a restart", s.path))
 	case room.Free < s.opts.MinFree:
-		return passing(fmt.Errorf("no space left: %d bytes are free on the disk of %s, %d are required", room.Free, s.path, s.opts.MinFree))
+		return passing(fmt.Errorf("no space left: %d bytes are free on the disk of %s, %d are required", room.Free,
+			s.path, s.opts.MinFree))
 	}
 	return nil
 }
@@ -160,7 +162,8 @@ func (s *Store) checkClock() error {
 	}
 	return unavailable(fmt.Errorf("the newest record is %s ahead of the clock, more than journal.max_ahead (%s): set "+
 		"the clock, "+
-		"or raise journal.max_ahead if the clock was wrong when that record was made", ahead.Round(time.Second), s.opts.MaxAhead))
+		"or raise journal.max_ahead if the clock was wrong when that record was made", ahead.Round(time.Second),
+		s.opts.MaxAhead))
 }
 
 // ByID implements appliance.Journal.
@@ -412,6 +415,7 @@ func inTree(t tlog.Tile, size int64) bool {
 	if t.H != tileHeight || t.L < 0 || t.L > 7 || t.N < 0 || t.W < 1 || t.W > 1<<tileHeight {
 		return false
 	}
-	hashes := size >> (tileHeight * t.L)                                     // number of hashes on the level
-	return t.N <= hashes>>tileHeight && t.N<<tileHeight+int64(t.W) <= hashes // the first so that the second cannot overflow
+	hashes := size >> (tileHeight * t.L) // number of hashes on the level
+	// the first so that the second cannot overflow
+	return t.N <= hashes>>tileHeight && t.N<<tileHeight+int64(t.W) <= hashes
 }

@@ -214,7 +214,8 @@ func (b *batch) putKeys(flush []appliance.APIKey) (created []appliance.APIKey, e
 				continue
 			}
 			if t.keys.Get([]byte(key.ID)) != nil {
-				o.Err = appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(fmt.Errorf("id %q exists already", key.ID))
+				o.Err = appliance.Errorf(appliance.CodeInternal,
+					"the API key cannot be stored").Because(fmt.Errorf("id %q exists already", key.ID))
 				continue
 			}
 			flush, created = append(flush, *key), append(created, *key)

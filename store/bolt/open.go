@@ -118,7 +118,8 @@ func (s *Store) openFile() (err error) {
 	switch {
 	case errors.Is(err, bbolterrors.ErrTimeout):
 		return fmt.Errorf("%w; is attestd running?", ErrInUse)
-	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
+	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum),
+		errors.Is(err, bbolterrors.ErrVersionMismatch):
 		return fmt.Errorf("%w, or not a journal: %w", ErrDamaged, err)
 	}
 	return err
@@ -172,8 +173,10 @@ func (s *Store) create() error {
 	if err := checkRemoved(s.path); err != nil {
 		return err
 	}
-	if frames, err := readFrames(WALPath(s.path), appliance.LogName(s.opts.Verifier), true); err != nil || len(frames) > 0 {
-		return fmt.Errorf("%w: the file is missing, but its write-ahead log %s has records: restore the file (%w)", ErrDamaged, WALPath(s.path), cmp.Or(err, os.ErrNotExist))
+	if frames, err := readFrames(WALPath(s.path), appliance.LogName(s.opts.Verifier), true); err != nil ||
+		len(frames) > 0 {
+		return fmt.Errorf("%w: the file is missing, but its write-ahead log %s has records: restore the file (%w)",
+			ErrDamaged, WALPath(s.path), cmp.Or(err, os.ErrNotExist))
 	}
 	dir := filepath.Dir(s.path)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(s.path)+"-*") // mode 0600
@@ -278,7 +281,8 @@ func (s *Store) loadHead(p *pages.Reader) (*head, appliance.Frontier, error) {
 		return damaged(errors.New("the stored hashes do not match the checkpoint's root hash"))
 	}
 	if surplus, err := p.Get(bucketRecords, encodeIndex(h.tree.N)); err == nil {
-		return damaged(fmt.Errorf("the file has more records than the checkpoint's %d: the next has %d bytes", h.tree.N, len(surplus)))
+		return damaged(fmt.Errorf("the file has more records than the checkpoint's %d: the next has %d bytes", h.tree.N,
+			len(surplus)))
 	}
 	if h.tree.N == 0 {
 		return h, frontier, nil

@@ -12,7 +12,8 @@ import (
 
 // Past implements appliance.Journal.
 func (j *Journal) Past(ctx context.Context, q appliance.PastQuery) (p appliance.Past, err error) {
-	var recent *appliance.Entry // read before the view: a flush in between moves leaves into the file, where the view finds them
+	// read before the view: a flush in between moves leaves into the file, where the view finds them
+	var recent *appliance.Entry
 	if q.Unspendable != nil {
 		recent = j.store.recent.find(lookup{bucketByUnspendable, q.Unspendable[:]})
 	}
@@ -39,7 +40,8 @@ func (s *Store) loadCounts(ctx context.Context) {
 		return f, err
 	}, func(older tlog.Tree) (bool, error) { return counts.Begins(ctx, s.journal, h.tree.N, older) })
 	if err != nil {
-		s.opts.Logger.Warn("the counts of attestations cannot be loaded, so they are counted again", "file", s.path+"-counts", "error", err)
+		s.opts.Logger.Warn("the counts of attestations cannot be loaded, so they are counted again",
+			"file", s.path+"-counts", "error", err)
 	}
 }
 
@@ -108,7 +110,8 @@ func (b *batch) keep(n counts.Name, c counts.Count) {
 	b.counted[n] = c
 }
 
-func (v *view) past(q appliance.PastQuery, recent *appliance.Entry, known func(counts.Name) (counts.Count, bool), keep func(counts.Name, counts.Count)) (p appliance.Past, err error) {
+func (v *view) past(q appliance.PastQuery, recent *appliance.Entry, known func(counts.Name) (counts.Count, bool),
+	keep func(counts.Name, counts.Count)) (p appliance.Past, err error) {
 	for _, since := range q.Since {
 		name := counts.Of(q.KeyID, since)
 		count, found := known(name)
@@ -134,7 +137,8 @@ func (v *view) countFrom(keyID string, first int64) (n int64) {
 	begin, filed := keyPrefix(keyID), v.inFile()
 	c := v.tx.Bucket([]byte(bucketByKey)).Cursor()
 	end := append(bytes.Clone(begin), encodeIndex(filed)...)
-	for name, _ := c.Seek(append(bytes.Clone(begin), encodeIndex(first)...)); name != nil && bytes.Compare(name, end) < 0; name, _ = c.Next() {
+	for name, _ := c.Seek(append(bytes.Clone(begin), encodeIndex(first)...)); name != nil &&
+		bytes.Compare(name, end) < 0; name, _ = c.Next() {
 		n++
 	}
 	for i := max(first, filed); i < v.tree.N; i++ {

@@ -24,7 +24,8 @@ import (
 	"github.com/google/uuid"
 )
 
-var powerCuts = flag.Int("powercuts", 40, "how many power cuts TestPowerCuts simulates; more than 300 with more records")
+var powerCuts = flag.Int("powercuts", 40,
+	"how many power cuts TestPowerCuts simulates; more than 300 with more records")
 
 // The environment variables of a child of TestPowerCuts: its folder, and whether it closes the journal.
 const (
@@ -59,7 +60,8 @@ func TestPowerCuts(t *testing.T) {
 	for _, failure := range cuts.failures {
 		t.Error(failure)
 	}
-	t.Logf("%d cuts in %d changes left %d different folders, %d of them with a tail, with up to %d records", *powerCuts, len(r.ops), cuts.different, cuts.tails, cuts.most)
+	t.Logf("%d cuts in %d changes left %d different folders, %d of them with a tail, with up to %d records", *powerCuts,
+		len(r.ops), cuts.different, cuts.tails, cuts.most)
 	if cuts.different < *powerCuts/10 || cuts.most == 0 || cuts.tails < *powerCuts/10 {
 		t.Error("the cuts are too much alike to prove anything")
 	}
@@ -194,7 +196,8 @@ func written(content []byte) []byte { return bytes.TrimRight(content, "\x00") }
 
 // opensAndHolds returns an error if a folder after a cut is unsound, and whether the write-ahead log had records that
 // the file lacked. If thorough, it also appends a record.
-func (f folder) opensAndHolds(t *testing.T, key appliance.LogKey, answered []uuid.UUID, thorough bool) (tail bool, err error) {
+func (f folder) opensAndHolds(t *testing.T, key appliance.LogKey, answered []uuid.UUID,
+	thorough bool) (tail bool, err error) {
 	t.Helper()
 	if f["attestd.db"] == nil {
 		if len(answered) > 0 || len(f["attestd.db-wal"]) > 0 {

@@ -150,7 +150,8 @@ func (s *Store) keepMetas() error {
 }
 
 func (s *Store) overwritten() error {
-	return fmt.Errorf("%w: %s was overwritten. Stop attestd and restore the newest backup with: attestd restore FILE", ErrReplaced, s.path)
+	return fmt.Errorf("%w: %s was overwritten. Stop attestd and restore the newest backup with: attestd restore FILE",
+		ErrReplaced, s.path)
 }
 
 // update runs fn in a write transaction.
@@ -255,5 +256,7 @@ func checkRemoved(path string) error {
 		return err
 	}
 	last := copies[len(copies)-1]
-	return fmt.Errorf("the journal was removed while attestd ran, and attestd kept a copy. Put the copy back with: mv %s %s", last, path)
+	return fmt.Errorf(
+		"the journal was removed while attestd ran, and attestd kept a copy. Put the copy back with: mv %s %s", last,
+		path)
 }

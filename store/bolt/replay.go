@@ -49,7 +49,8 @@ func replay(frames []frame, frontier appliance.Frontier, verifier note.Verifier)
 			return nil, frontier, fmt.Errorf("%w: records %d to %d are missing: the journal's file is older than the "+
 				"write-ahead log, or a frame is damaged", ErrDamaged, size, f.first-1)
 		case f.first < size:
-			return nil, frontier, fmt.Errorf("%w: its frame has records %d to %d, the journal's next record is %d", ErrDamaged, f.first, f.end()-1, size)
+			return nil, frontier, fmt.Errorf("%w: its frame has records %d to %d, the journal's next record is %d",
+				ErrDamaged, f.first, f.end()-1, size)
 		}
 		for i, leaf := range f.leaves {
 			e, err := appliance.DecodeEntry(f.first+int64(i), leaf)
@@ -63,7 +64,8 @@ func replay(frames []frame, frontier appliance.Frontier, verifier note.Verifier)
 			return nil, frontier, fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
 		if tree != frontier.Tree() {
-			return nil, frontier, fmt.Errorf("%w: records %d to %d do not match their checkpoint's root hash", ErrDamaged, f.first, f.end()-1)
+			return nil, frontier, fmt.Errorf("%w: records %d to %d do not match their checkpoint's root hash",
+				ErrDamaged, f.first, f.end()-1)
 		}
 		tail.checkpoint = f.checkpoint
 	}
@@ -80,7 +82,8 @@ func (s *Store) fileTail() error {
 	records := h.tree.N - h.inFile()
 	switch err := s.fileSegment(s.recent.segments[0]); {
 	case err == nil:
-		s.opts.Logger.Info("journal: moved the newest records from the write-ahead log into the journal", "records", records)
+		s.opts.Logger.Info("journal: moved the newest records from the write-ahead log into the journal",
+			"records", records)
 	case notWritten(err):
 		s.opts.Logger.Error("journal: the disk is not writable, and the newest records are still in the write-ahead "+
 			"log; signing stops until the disk is writable", "records", records, "error", err)

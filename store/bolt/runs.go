@@ -45,7 +45,8 @@ func addRun(b *bbolt.Bucket, first int64, entries []indexed) error {
 	for i := range entries {
 		run = append(run, entries[i][:]...)
 	}
-	var taken [][]byte // names of merged chunks, which are removed at the end: bbolt's cursors do not work across removed entries
+	// names of merged chunks, which are removed at the end: bbolt's cursors do not work across removed entries
+	var taken [][]byte
 	for c := b.Cursor(); ; {
 		older := chunksBefore(c, name, min(takesUp*len(run), runEntry*maxRun-len(run)))
 		if len(older) == 0 {
@@ -139,7 +140,8 @@ func recordsInRuns(bucket *bbolt.Bucket, prefix []byte) iter.Seq[[]byte] {
 				name, chunk = c.Seek(bound)
 			}
 			for found := true; found && bytes.HasPrefix(name, run); name, chunk = c.Next() {
-				for chunk = chunk[runEntry*searchChunk(chunk, bound[8:]):]; found && len(chunk) >= runEntry; chunk = chunk[runEntry:] {
+				for chunk = chunk[runEntry*searchChunk(chunk, bound[8:]):]; found &&
+					len(chunk) >= runEntry; chunk = chunk[runEntry:] {
 					if found = bytes.HasPrefix(chunk, prefix); found && !yield(chunk[8:runEntry]) {
 						return
 					}
@@ -163,7 +165,9 @@ func seekBefore(c *bbolt.Cursor, bound []byte) (name, value []byte) {
 
 // searchChunk returns the number of entries in a chunk that are below a bound.
 func searchChunk(chunk, bound []byte) int {
-	return sort.Search(len(chunk)/runEntry, func(i int) bool { return bytes.Compare(chunk[runEntry*i:runEntry*(i+1)], bound) >= 0 })
+	return sort.Search(len(chunk)/runEntry, func(i int) bool {
+		return bytes.Compare(chunk[runEntry*i:runEntry*(i+1)], bound) >= 0
+	})
 }
 
 // checkChunk returns an error unless a chunk is well-formed and sorted. above is the last entry before it in its run.

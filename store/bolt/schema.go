@@ -29,7 +29,9 @@ func currentSchema() *schema {
 func (s *schema) check(v int64, readOnly bool) error {
 	switch {
 	case v > s.version:
-		return fmt.Errorf("%w: the file has schema version %d, this attestd supports %d; install the newer attestd again", ErrNewerSchema, v, s.version)
+		return fmt.Errorf(
+			"%w: the file has schema version %d, this attestd supports %d; install the newer attestd again",
+			ErrNewerSchema, v, s.version)
 	case v == s.version:
 		return nil
 	case s.reaches(v) && readOnly:

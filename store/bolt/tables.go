@@ -28,10 +28,12 @@ func openTables(tx *bbolt.Tx) (*tables, error) {
 		}
 	}
 	// These buckets grow at their end only, so that their pages can be filled completely.
-	for _, name := range []string{bucketRecords, bucketHashes, bucketIDs, bucketEvents, bucketByHash, bucketByUnspendable} {
+	for _, name := range []string{bucketRecords, bucketHashes, bucketIDs, bucketEvents, bucketByHash,
+		bucketByUnspendable} {
 		all[name].FillPercent = 1
 	}
-	return &tables{meta: all[bucketMeta], keys: all[bucketKeys], records: all[bucketRecords], hashes: all[bucketHashes], lookups: all}, nil
+	return &tables{meta: all[bucketMeta], keys: all[bucketKeys], records: all[bucketRecords], hashes: all[bucketHashes],
+		lookups: all}, nil
 }
 
 // put writes the leaves of a segment with their hashes and lookups. The segment must not change before the commit.

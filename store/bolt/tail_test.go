@@ -69,7 +69,8 @@ func (j *settling) settle(err error) error {
 	return errors.Join(err, j.store.Settle())
 }
 
-func (j *settling) Append(ctx context.Context, r appliance.Record, conditions ...appliance.Condition) (appliance.Entry, bool, error) {
+func (j *settling) Append(ctx context.Context, r appliance.Record,
+	conditions ...appliance.Condition) (appliance.Entry, bool, error) {
 	e, replayed, err := j.Journal.Append(ctx, r, conditions...)
 	return e, replayed, j.settle(err)
 }

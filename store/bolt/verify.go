@@ -183,7 +183,8 @@ func (v *auditor) bucket(p *pages.Reader, bucket string) error {
 		return nil
 	}
 	return p.Walk(bucket, nil, visit, func(lo, hi []byte, err error) error {
-		v.lostPage(firstRecord(bucket, lo), fmt.Errorf("bucket %s: %w: entries from %s on are lost", bucket, err, entryName(bucket, lo)))
+		v.lostPage(firstRecord(bucket, lo),
+			fmt.Errorf("bucket %s: %w: entries from %s on are lost", bucket, err, entryName(bucket, lo)))
 		return nil
 	})
 }

@@ -276,7 +276,8 @@ func wholeFrame(b []byte) (text []byte, ok bool) {
 
 func decodeFrame(b []byte) (f frame, err error) {
 	malformed := errors.New("a frame is malformed")
-	first, leaves, signed := binary.BigEndian.Uint64(b[24:]), binary.BigEndian.Uint32(b[32:]), binary.BigEndian.Uint32(b[36:])
+	first, leaves, signed := binary.BigEndian.Uint64(b[24:]), binary.BigEndian.Uint32(b[32:]),
+		binary.BigEndian.Uint32(b[36:])
 	if first > 1<<62 || leaves == 0 {
 		return f, malformed
 	}

@@ -88,22 +88,40 @@ func misfits(t *testing.T, other appliance.LogKey) map[string]misfit {
 	foreign, err := os.ReadFile(theirs + "-wal")
 	check(t, err)
 	return map[string]misfit{
-		"as it was left":                    {func(*testing.T, string) {}, 3, nil, ""},
-		"its last frame is torn":            {inWAL(func(b []byte) []byte { clear(b[2*frameAt+512 : 3*frameAt]); return b }), 2, nil, ""},
-		"its last frame is not there":       {inWAL(func(b []byte) []byte { clear(b[2*frameAt:]); return b }), 2, nil, ""},
-		"it ends in its last frame":         {inWAL(func(b []byte) []byte { return b[:2*frameAt+100] }), 2, nil, ""},
-		"it has no byte":                    {inWAL(func([]byte) []byte { return nil }), 0, nil, ""},
-		"it is rubbish":                     {inWAL(func([]byte) []byte { return bytes.Repeat([]byte("\xffattwal\x01"), 9000) }), 0, nil, ""},
-		"a bit of the second frame":         {flipAt(frameAt + 700), 0, bolt.ErrDamaged, "records 1 to 1 are missing"},
-		"a bit of the first frame":          {flipAt(30), 0, bolt.ErrDamaged, "records 0 to 0 are missing"},
-		"two frames are gone":               {inWAL(func(b []byte) []byte { clear(b[:2*frameAt]); return b }), 0, bolt.ErrDamaged, "records 0 to 1 are missing: the journal's file is older"},
-		"a frame twice":                     {inWAL(func(b []byte) []byte { copy(b[3*frameAt:], b[:frameAt]); return b }), 0, bolt.ErrDamaged, "its frame has records 0 to 0"},
+		"as it was left": {func(*testing.T, string) {}, 3, nil, ""},
+		"its last frame is torn": {inWAL(func(b []byte) []byte {
+			clear(b[2*frameAt+512 : 3*frameAt])
+			return b
+		}), 2, nil, ""},
+		"its last frame is not there": {inWAL(func(b []byte) []byte {
+			clear(b[2*frameAt:])
+			return b
+		}), 2, nil, ""},
+		"it ends in its last frame": {inWAL(func(b []byte) []byte { return b[:2*frameAt+100] }), 2, nil, ""},
+		"it has no byte":            {inWAL(func([]byte) []byte { return nil }), 0, nil, ""},
+		"it is rubbish": {inWAL(func([]byte) []byte {
+			return bytes.Repeat([]byte("\xffattwal\x01"), 9000)
+		}), 0, nil, ""},
+		"a bit of the second frame": {flipAt(frameAt + 700), 0, bolt.ErrDamaged, "records 1 to 1 are missing"},
+		"a bit of the first frame":  {flipAt(30), 0, bolt.ErrDamaged, "records 0 to 0 are missing"},
+		"two frames are gone": {inWAL(func(b []byte) []byte {
+			clear(b[:2*frameAt])
+			return b
+		}), 0, bolt.ErrDamaged, "records 0 to 1 are missing: the journal's file is older"},
+		"a frame twice": {inWAL(func(b []byte) []byte {
+			copy(b[3*frameAt:], b[:frameAt])
+			return b
+		}), 0, bolt.ErrDamaged, "its frame has records 0 to 0"},
 		"a leaf is forged":                  {forged(44 + 20), 0, bolt.ErrDamaged, "record 1"},
 		"a leaf's salt is forged":           {inWAL(forgeSalt), 0, bolt.ErrDamaged, "do not match their checkpoint"},
 		"a frame of no leaf":                {forged(35), 0, bolt.ErrDamaged, "malformed"},
 		"a leaf that ends behind its frame": {forged(41), 0, bolt.ErrDamaged, "malformed"},
-		"of another log":                    {inWAL(func([]byte) []byte { return foreign }), 0, bolt.ErrOtherLog, "records of another log"},
-		"its file is gone":                  {func(t *testing.T, path string) { check(t, os.Remove(path)) }, 0, bolt.ErrDamaged, "restore the file"},
+		"of another log": {inWAL(func([]byte) []byte {
+			return foreign
+		}), 0, bolt.ErrOtherLog, "records of another log"},
+		"its file is gone": {func(t *testing.T, path string) {
+			check(t, os.Remove(path))
+		}, 0, bolt.ErrDamaged, "restore the file"},
 	}
 }
 
@@ -139,7 +157,8 @@ func TestAWriteAheadLogThatDoesNotFit(t *testing.T) {
 				if err == nil {
 					s.Close()
 				}
-				if !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.says) || !strings.Contains(err.Error(), path+"-wal") {
+				if !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.says) ||
+					!strings.Contains(err.Error(), path+"-wal") {
 					t.Fatalf("the error is %v", err)
 				}
 				if _, err := os.Stat(path + "-wal"); err != nil {
@@ -182,7 +201,8 @@ func (m misfit) reads(t *testing.T, path string, o bolt.Options, entries []appli
 		}
 		return
 	}
-	if report.OK() || report.Damages[0].Part != "write-ahead log" || !strings.Contains(report.Damages[0].Detail, m.says) {
+	if report.OK() || report.Damages[0].Part != "write-ahead log" ||
+		!strings.Contains(report.Damages[0].Detail, m.says) {
 		t.Errorf("reported %v", report.Damages)
 	}
 }

@@ -60,8 +60,10 @@ type writer struct {
 	failed chan error            // receives the fault once
 	fault  atomic.Pointer[error] // the final error, after which all writes are refused; set by fail
 	roomy  atomic.Int64          // time at which the disk last had space, in Unix nanoseconds
-	full   atomic.Int64          // time of the last write that failed for want of space, in Unix nanoseconds; set by write
-	warned atomic.Int64          // last time of the warning that the newest record is ahead of the clock, in Unix nanoseconds
+	// time of the last write that failed for want of space, in Unix nanoseconds; set by write
+	full atomic.Int64
+	// last time of the warning that the newest record is ahead of the clock, in Unix nanoseconds
+	warned atomic.Int64
 
 	// Owned by write. They describe the state on the disk. A batch works on copies, which replace them after a
 	// successful write.
@@ -130,7 +132,8 @@ func (w *writer) judge(err error) error {
 	case w.refusal() != nil:
 		return w.refusal()
 	case errors.Is(err, appliance.ErrUnsigned): // before anything was written
-		return &appliance.Error{Code: appliance.CodeJournalUnavailable, Detail: "the journal is not available", RetryAfter: time.Second, Cause: err}
+		return &appliance.Error{Code: appliance.CodeJournalUnavailable, Detail: "the journal is not available",
+			RetryAfter: time.Second, Cause: err}
 	case !judged && !notWritten(err):
 		return w.fail(err)
 	case !judged:
@@ -138,7 +141,8 @@ func (w *writer) judge(err error) error {
 	}
 	w.full.Store(w.store.opts.Now().UnixNano())
 	w.roomy.Store(0)
-	w.store.opts.Logger.Error("journal: the disk is full or read-only; signing stops until it is writable again", "error", answer.Cause)
+	w.store.opts.Logger.Error("journal: the disk is full or read-only; signing stops until it is writable again",
+		"error", answer.Cause)
 	return answer
 }
 
@@ -152,13 +156,15 @@ func (w *writer) fail(err error) error {
 		err = fmt.Errorf("write %s: %w", w.store.path, err)
 	}
 	w.failed <- err
-	w.store.opts.Logger.Error("journal: writing failed permanently; check the disk, then run: systemctl restart attestd", "error", err)
+	w.store.opts.Logger.Error(
+		"journal: writing failed permanently; check the disk, then run: systemctl restart attestd", "error", err)
 	return answer
 }
 
 // passing is the error while the disk is full or read-only. attestd recovers without a restart.
 func passing(cause error) *appliance.Error {
-	return &appliance.Error{Code: appliance.CodeJournalUnavailable, Detail: "the journal is not available", RetryAfter: fullRetry, Cause: cause}
+	return &appliance.Error{Code: appliance.CodeJournalUnavailable, Detail: "the journal is not available",
+		RetryAfter: fullRetry, Cause: cause}
 }
 
 // notWritten reports whether a transaction failed before its sync because the disk is full or read-only. A failed sync
@@ -171,7 +177,8 @@ func notWritten(err error) bool {
 			return true
 		}
 		// bbolt returns the error of growing the file, which precedes all writes, as text.
-		if text := err.Error(); strings.HasPrefix(text, "file resize error: ") && strings.HasSuffix(text, errno.Error()) {
+		if text := err.Error(); strings.HasPrefix(text, "file resize error: ") &&
+			strings.HasSuffix(text, errno.Error()) {
 			return true
 		}
 	}
@@ -307,7 +314,8 @@ func (b *batch) appendRecord(o *op) error {
 	case err != nil:
 		return err
 	case taken != nil:
-		return appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(fmt.Errorf("id %s exists already", r.ID))
+		return appliance.Errorf(appliance.CodeInternal,
+			"the attestation cannot be recorded").Because(fmt.Errorf("id %s exists already", r.ID))
 	case b.ahead != nil:
 		return b.ahead
 	}
@@ -353,7 +361,8 @@ func (c *change) replay(earlier *appliance.Entry, err error) error {
 // checkRecord refuses values that bbolt or JSON would not return unchanged.
 func checkRecord(r appliance.Record) error {
 	refuse := func(reason string) error {
-		return appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(errors.New(reason))
+		return appliance.Errorf(appliance.CodeInternal,
+			"the attestation cannot be recorded").Because(errors.New(reason))
 	}
 	switch {
 	case r.ID == uuid.Nil:

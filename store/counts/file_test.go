@@ -24,7 +24,8 @@ type journal struct {
 }
 
 func newJournal(t *testing.T) journal {
-	return journal{filepath.Join(t.TempDir(), "counts"), "example.com/log+1", []byte("secret"), tlog.Tree{N: 50, Hash: tlog.Hash{7}}}
+	return journal{filepath.Join(t.TempDir(), "counts"), "example.com/log+1", []byte("secret"),
+		tlog.Tree{N: 50, Hash: tlog.Hash{7}}}
 }
 
 // open returns the counts after a restart.
@@ -32,9 +33,10 @@ func (j journal) open(t *testing.T) *counts.Counts {
 	t.Helper()
 	c := new(counts.Counts)
 	err := c.Load(func() (counts.File, error) {
-		return counts.File{Path: j.path, Log: j.log, Secret: j.secret, Head: func(context.Context) (tlog.Tree, int64, error) {
-			return j.tree, j.tree.N, nil
-		}}, nil
+		return counts.File{Path: j.path, Log: j.log, Secret: j.secret,
+			Head: func(context.Context) (tlog.Tree, int64, error) {
+				return j.tree, j.tree.N, nil
+			}}, nil
 	}, func(older tlog.Tree) (bool, error) { return older == j.tree, nil })
 	if err != nil {
 		t.Fatal(err)

@@ -33,7 +33,8 @@ func TestNoEventGoesIntoAJournalThatLostSomething(t *testing.T) {
 				code  appliance.Code
 			}{{older, appliance.CodeJournalLost}, {newer, ""}} {
 				g, err := highwater.Open(t.Context(), r.mark(), test.store.Journal(), highwater.Options{
-					Key: r.key, Logger: slog.New(slog.NewTextHandler(r.text, nil)), Every: time.Hour, OnDemand: onDemand,
+					Key: r.key, Logger: slog.New(slog.NewTextHandler(r.text, nil)), Every: time.Hour,
+					OnDemand: onDemand,
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -52,7 +53,8 @@ func TestNoEventGoesIntoAJournalThatLostSomething(t *testing.T) {
 func TestAnEmptySharedJournalWithoutAMarkTakesEvents(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	g, err := highwater.Open(t.Context(), r.mark(), r.store("empty").Journal(), highwater.Options{Key: r.key, Shared: true, OnDemand: true})
+	g, err := highwater.Open(t.Context(), r.mark(), r.store("empty").Journal(),
+		highwater.Options{Key: r.key, Shared: true, OnDemand: true})
 	if err != nil {
 		t.Fatal(err)
 	}

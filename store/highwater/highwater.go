@@ -59,9 +59,10 @@ type Journal struct {
 	ended   chan struct{} // closed after run has returned
 	looking sync.Mutex    // held by look; protects the fields below it
 	told    bool          // Continued has been called
-	problem error         // the reason that the mark is unusable: ErrDamaged, ErrOtherLog or fs.ErrNotExist; nil if it is usable
-	foreign []byte        // content of the file with ErrOtherLog
-	higher  *Mark         // a committed checkpoint beyond the mark that was lost
+	// the reason that the mark is unusable: ErrDamaged, ErrOtherLog or fs.ErrNotExist; nil if it is usable
+	problem error
+	foreign []byte // content of the file with ErrOtherLog
+	higher  *Mark  // a committed checkpoint beyond the mark that was lost
 
 	mu      sync.Mutex // protects waiting
 	waiting []*waiter
@@ -124,7 +125,8 @@ func newJournal(path string, journal appliance.Journal, o Options) (*Journal, er
 	if o.Every == 0 {
 		o.Every = defaultEvery
 	}
-	j := &Journal{Journal: journal, path: path, newest: newestFile{path: NewestPath(path)}, opts: o, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	j := &Journal{Journal: journal, path: path, newest: newestFile{path: NewestPath(path)}, opts: o,
+		wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	mark, err := Read(path, o.Key.Verifier)
 	switch {
 	case errors.Is(err, ErrOtherLog):
@@ -221,7 +223,8 @@ func (j *Journal) Accept(head tlog.Tree) error {
 }
 
 // Append implements appliance.Journal. With OnDemand, it compares the head with the mark first.
-func (j *Journal) Append(ctx context.Context, r appliance.Record, conditions ...appliance.Condition) (appliance.Entry, bool, error) {
+func (j *Journal) Append(ctx context.Context, r appliance.Record,
+	conditions ...appliance.Condition) (appliance.Entry, bool, error) {
 	if err := j.refusal(ctx); err != nil {
 		return appliance.Entry{}, false, err
 	}
@@ -389,7 +392,8 @@ func (j *Journal) cover(ctx context.Context, signed []byte) error {
 	default:
 	}
 	if ctx.Err() != nil {
-		return appliance.Errorf(appliance.CodeTimeout, "the journal did not answer in time").Because(errors.New("wait for the high-water mark"))
+		return appliance.Errorf(appliance.CodeTimeout,
+			"the journal did not answer in time").Because(errors.New("wait for the high-water mark"))
 	}
 	return unavailable(fmt.Errorf("the mark is not on the disk after %s", coverTimeout))
 }

@@ -156,7 +156,8 @@ func (s *switching) Tile(ctx context.Context, t tlog.Tile) ([]byte, error) {
 
 func (s *switching) Ready(ctx context.Context) error { return s.now().Ready(ctx) }
 
-func (s *switching) Append(ctx context.Context, r appliance.Record, conditions ...appliance.Condition) (appliance.Entry, bool, error) {
+func (s *switching) Append(ctx context.Context, r appliance.Record,
+	conditions ...appliance.Condition) (appliance.Entry, bool, error) {
 	return s.now().Append(ctx, r, conditions...)
 }
 
@@ -164,11 +165,13 @@ func TestAGuardedJournalIsAJournal(t *testing.T) {
 	r := newRig(t)
 	storetest.TestJournal(t, func(t *testing.T, now func() time.Time) appliance.Journal {
 		dir := t.TempDir()
-		s, err := bolt.Open(filepath.Join(dir, "journal"), bolt.Options{Signer: r.key.Signer, Verifier: r.key.Verifier, Now: now, MaxAhead: 24 * time.Hour})
+		s, err := bolt.Open(filepath.Join(dir, "journal"),
+			bolt.Options{Signer: r.key.Signer, Verifier: r.key.Verifier, Now: now, MaxAhead: 24 * time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
-		g, err := highwater.Open(t.Context(), filepath.Join(dir, highwater.FileName), s.Journal(), highwater.Options{Key: r.key})
+		g, err := highwater.Open(t.Context(), filepath.Join(dir, highwater.FileName), s.Journal(),
+			highwater.Options{Key: r.key})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -227,7 +230,8 @@ func TestTheMarkFollowsWithoutBeingAsked(t *testing.T) {
 
 func TestAJournalThatIsNotWhatTheMarkSays(t *testing.T) {
 	for name, test := range map[string]struct {
-		common, published, copied int    // number of records in both, published after them, and in the copy instead of the published ones
+		// number of records in both, published after them, and in the copy instead of the published ones
+		common, published, copied int
 		why                       string // empty if no record is lost
 	}{
 		"the same":        {common: 10},
@@ -279,7 +283,8 @@ func TestAJournalThatIsNotWhatTheMarkSays(t *testing.T) {
 func (r *rig) checkLost(g *highwater.Journal, why string) {
 	r.t.Helper()
 	ctx := r.t.Context()
-	if loss := g.Loss(); loss == nil || !strings.Contains(loss.Error(), why) || !strings.Contains(loss.Error(), "attestd log accept-loss") {
+	if loss := g.Loss(); loss == nil || !strings.Contains(loss.Error(), why) ||
+		!strings.Contains(loss.Error(), "attestd log accept-loss") {
 		r.t.Fatalf("the loss is %v", loss)
 	}
 	_, _, appendErr := g.Append(ctx, storetest.Record(r.t, "key"))
@@ -287,7 +292,8 @@ func (r *rig) checkLost(g *highwater.Journal, why string) {
 	_, proofErr := g.Prove(ctx, 0)
 	_, tileErr := g.Tile(ctx, tlog.Tile{H: 8, W: 1})
 	for what, err := range map[string]error{
-		"append": appendErr, "ready": g.Ready(ctx), "checkpoint": checkpointErr, "proof": proofErr, "tile": tileErr, "accept": g.Accept(tlog.Tree{N: 1 << 20}),
+		"append": appendErr, "ready": g.Ready(ctx), "checkpoint": checkpointErr, "proof": proofErr, "tile": tileErr,
+		"accept": g.Accept(tlog.Tree{N: 1 << 20}),
 	} {
 		if appliance.CodeOf(err) != appliance.CodeJournalLost {
 			r.t.Errorf("%s: %v", what, err)
@@ -299,7 +305,8 @@ func (r *rig) checkLost(g *highwater.Journal, why string) {
 }
 
 func TestAStoreThatForgetsWhileItIsUsed(t *testing.T) {
-	for name, after := range map[string]int{"it lost its tail": 0, "it went on from there, as far": 5, "it went on from there, further": 9} {
+	for name, after := range map[string]int{"it lost its tail": 0, "it went on from there, as far": 5,
+		"it went on from there, further": 9} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			s := r.store("journal")
@@ -328,7 +335,8 @@ func TestAStoreThatForgetsWhileItIsUsed(t *testing.T) {
 			r.text.wait(t, "attesting continues")
 			r.append(g, 1)
 			closeAll(t, g)
-			if r.text.count("level=ERROR") != 1 || r.text.count("level=WARN") != 2 { // the initial lack of a mark, and the recovery
+			if r.text.count("level=ERROR") != 1 || r.text.count("level=WARN") != 2 {
+				// the initial lack of a mark, and the recovery
 				t.Errorf("the log is %s", r.text)
 			}
 		})
@@ -410,7 +418,8 @@ func TestASharedStoreThatDoesNotAnswerAtFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, appendErr := g.Append(t.Context(), storetest.Record(t, "key"))
-	for what, err := range map[string]error{"append": appendErr, "accept": g.Accept(tlog.Tree{N: 1}), "ready": g.Ready(t.Context())} {
+	for what, err := range map[string]error{"append": appendErr, "accept": g.Accept(tlog.Tree{N: 1}),
+		"ready": g.Ready(t.Context())} {
 		if appliance.CodeOf(err) != appliance.CodeJournalUnavailable {
 			t.Errorf("%s: %v", what, err)
 		}

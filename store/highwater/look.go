@@ -33,12 +33,14 @@ type Loss struct {
 func (l *Loss) Error() string {
 	text := l.Why
 	if l.Mark != nil {
-		text += fmt.Sprintf(": the high-water mark has %d records and root hash %s, the journal has %d and %s", l.High.N, l.High.Hash, l.Low.N, l.Low.Hash)
+		text += fmt.Sprintf(": the high-water mark has %d records and root hash %s, the journal has %d and %s",
+			l.High.N, l.High.Hash, l.Low.N, l.Low.Hash)
 	}
 	if l.Remedy != "" {
 		return text + "; " + l.Remedy
 	}
-	return text + "; attesting is stopped. Put the newer journal back; attestd then continues. If the newer journal is lost, " +
+	return text +
+		"; attesting is stopped. Put the newer journal back; attestd then continues. If the newer journal is lost, " +
 		"continue the rest as a new log: attestd log accept-loss --reason …"
 }
 
@@ -178,12 +180,14 @@ func (j *Journal) judge(s *state, f finding) *state {
 func (j *Journal) report(before, after *state) {
 	switch {
 	case before.lost == nil && after.lost != nil:
-		j.opts.Logger.Error("journal: LOST: "+after.lost.Error(), "published", string(after.lost.Mark), "found", string(after.lost.Head))
+		j.opts.Logger.Error("journal: LOST: "+after.lost.Error(), "published", string(after.lost.Mark),
+			"found", string(after.lost.Head))
 	case before.lost != nil && after.lost == nil:
 		j.opts.Logger.Warn("journal: the published records are back; attesting continues", "records", after.mark.Tree.N)
 	}
 	if before.failed == nil && after.failed != nil {
-		j.opts.Logger.Error("journal: the high-water mark cannot be written; signing stops until it can", "file", j.path, "error", after.failed.Error())
+		j.opts.Logger.Error("journal: the high-water mark cannot be written; signing stops until it can",
+			"file", j.path, "error", after.failed.Error())
 	}
 	if before.failed != nil && after.failed == nil {
 		j.opts.Logger.Warn("journal: the high-water mark can be written again; attesting continues", "file", j.path)
@@ -209,7 +213,8 @@ func (j *Journal) adopt(ctx context.Context, head Mark) error {
 		name := appliance.SignerOf(j.foreign)
 		for _, e := range events {
 			if c, ok := e.Continuation(); ok && c.Names(name) {
-				j.opts.Logger.Warn("journal: it continues another log, whose loss was accepted", "log", appliance.LogName(j.opts.Key.Verifier),
+				j.opts.Logger.Warn("journal: it continues another log, whose loss was accepted",
+					"log", appliance.LogName(j.opts.Key.Verifier),
 					"before", name, "reason", c.Reason, "by", e.By, "records", head.Tree.N)
 				return nil
 			}
@@ -224,15 +229,17 @@ func (j *Journal) adopt(ctx context.Context, head Mark) error {
 		"attestd; otherwise: attestd log accept-loss --reason …"}
 }
 
-// otherLog returns the error for a head of another log, which is a loss unless the store is shared: there, the log key may be the wrong
-// one, and the store says what to do. If the other log continues this one, otherLog also calls Continued.
+// otherLog returns the error for a head of another log, which is a loss unless the store is shared: there, the log key
+// may be the wrong one, and the store says what to do. If the other log continues this one, otherLog also calls
+// Continued.
 func (j *Journal) otherLog(ctx context.Context, signed []byte, cause error) error {
 	events, err := Beginning(ctx, j.Journal)
 	if err != nil {
 		return err
 	}
-	loss := &Loss{Why: fmt.Sprintf("the journal belongs to another log (%s)", cause), Head: signed, Remedy: "attesting is stopped. " +
-		"Put back the journal of " + appliance.LogName(j.opts.Key.Verifier) + ", or the log.key of the other log"}
+	loss := &Loss{Why: fmt.Sprintf("the journal belongs to another log (%s)", cause), Head: signed,
+		Remedy: "attesting is stopped. " +
+			"Put back the journal of " + appliance.LogName(j.opts.Key.Verifier) + ", or the log.key of the other log"}
 	next, secret, err := j.opts.Key.Follow(events)
 	if err == nil {
 		_, err = appliance.OpenCheckpoint(signed, next.Verifier)

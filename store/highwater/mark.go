@@ -67,7 +67,8 @@ func read(path string, verifier note.Verifier) (Mark, error) {
 		return m, nil
 	}
 	if name := appliance.SignerOf(signed); name != "" && name != appliance.LogName(verifier) {
-		return Mark{Signed: signed}, fmt.Errorf("%w: %s has a checkpoint of %s, the log key belongs to %s", ErrOtherLog, path, name, appliance.LogName(verifier))
+		return Mark{Signed: signed}, fmt.Errorf("%w: %s has a checkpoint of %s, the log key belongs to %s", ErrOtherLog,
+			path, name, appliance.LogName(verifier))
 	}
 	return Mark{}, fmt.Errorf("%w: %s: %w", ErrDamaged, path, err)
 }

@@ -114,11 +114,13 @@ func TestALogThatGoesOnFromTheMarks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer after.Close()
-	g, err = highwater.Open(t.Context(), r.mark(), after.Journal(), highwater.Options{Key: r.key, Continued: told, Every: time.Hour})
+	g, err = highwater.Open(t.Context(), r.mark(), after.Journal(),
+		highwater.Options{Key: r.key, Continued: told, Every: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if loss := g.Loss(); loss == nil || !strings.Contains(loss.Error(), "continues as "+next.Verifier.Name()) || len(followed) != 1 || followed[0] != next.VerifierText {
+	if loss := g.Loss(); loss == nil || !strings.Contains(loss.Error(), "continues as "+next.Verifier.Name()) ||
+		len(followed) != 1 || followed[0] != next.VerifierText {
 		t.Errorf("with the old key: %v, told of %q", loss, followed)
 	}
 	closeAll(t, g)

@@ -24,7 +24,8 @@ func (r *rig) committing(dir string, every time.Duration) (*bolt.Store, *highwat
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { _ = s.Close() })
-	g, err := highwater.Open(r.t.Context(), filepath.Join(dir, highwater.FileName), s.Journal(), highwater.Options{Key: r.key, Every: every})
+	g, err := highwater.Open(r.t.Context(), filepath.Join(dir, highwater.FileName), s.Journal(),
+		highwater.Options{Key: r.key, Every: every})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -162,7 +162,8 @@ func checkRecord(r appliance.Record) error {
 		return refuse(errors.New("the record's API key id is malformed"))
 	case len(r.IdempotencyKey) > 1024 || !kept(r.IdempotencyKey):
 		return refuse(errors.New("the record's idempotency key is malformed"))
-	case !utf8.ValidString(r.Scheme), r.Domain != nil && (!utf8.ValidString(r.Domain.Name) || !utf8.ValidString(r.Domain.Version)):
+	case !utf8.ValidString(r.Scheme), r.Domain != nil &&
+		(!utf8.ValidString(r.Domain.Name) || !utf8.ValidString(r.Domain.Version)):
 		return refuse(errors.New("the record has text that is not UTF-8"))
 	}
 	return nil
@@ -176,7 +177,8 @@ func (b *batch) begin(ctx context.Context, conn *pgxpool.Conn) error {
 	q.Queue(selectHead + " FOR UPDATE").QueryRow(func(row pgx.Row) error { return b.scanHead(row) })
 	if keys, names := b.idempotencyKeys(); len(keys) > 0 {
 		q.Queue("SELECT r.index, r.leaf FROM unnest($1::text[], $2::text[]) AS q (k, i), "+
-			"LATERAL (SELECT index, leaf FROM records WHERE key_id = q.k AND idempotency_key = q.i LIMIT 1) AS r", keys, names).Query(b.scanReplays)
+			"LATERAL (SELECT index, leaf FROM records WHERE key_id = q.k AND idempotency_key = q.i LIMIT 1) AS r", keys,
+			names).Query(b.scanReplays)
 	}
 	if b.taken {
 		q.Queue("SELECT index, leaf FROM records WHERE id = ANY($1)", b.ids()).Query(b.scanIDs)
@@ -420,7 +422,8 @@ func (b *batch) queueRecords(q *pgx.Batch) {
 	}
 	q.Queue("INSERT INTO records (index, id, key_id, idempotency_key, time, hash, leaf, digest, unspendable) "+
 		"SELECT $1 + n - 1, id, k, i, $2, hash, leaf, d, u FROM unnest($3::uuid[], $4::text[], $5::text[], $6::bytea[], $7::bytea[], $8::bytea[], $9::bytea[]) "+
-		"WITH ORDINALITY AS new (id, k, i, hash, leaf, d, u, n)", b.entries[0].Index-b.head.continued, b.now, ids, keys, names, hashes, leaves, digests, addresses)
+		"WITH ORDINALITY AS new (id, k, i, hash, leaf, d, u, n)", b.entries[0].Index-b.head.continued, b.now, ids, keys,
+		names, hashes, leaves, digests, addresses)
 }
 
 // columns are the search columns of a leaf, except id and time. Nil is NULL.
@@ -444,7 +447,8 @@ func columnsOf(e appliance.Entry) (c columns) {
 
 func queueRoots(q *pgx.Batch, generation int64, roots []root) {
 	for _, r := range roots {
-		q.Queue("INSERT INTO hashes (generation, level, n, hash) VALUES ($1, $2, $3, $4)", generation, r.level, r.n, r.hash[:])
+		q.Queue("INSERT INTO hashes (generation, level, n, hash) VALUES ($1, $2, $3, $4)", generation, r.level, r.n,
+			r.hash[:])
 	}
 }
 

@@ -29,7 +29,8 @@ func BenchmarkAppend(b *testing.B) {
 		benchmarkAppend(b, store.Journal())
 	})
 	b.Run("bolt", func(b *testing.B) {
-		store, err := bolt.Open(filepath.Join(b.TempDir(), "attestd.db"), bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
+		store, err := bolt.Open(filepath.Join(b.TempDir(), "attestd.db"),
+			bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
 		check(b, err)
 		defer store.Close()
 		benchmarkAppend(b, store.Journal())

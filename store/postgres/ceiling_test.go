@@ -27,7 +27,8 @@ func BenchmarkCeiling(b *testing.B) {
 		b.Fatal(err)
 	}
 	c.open(3)
-	fmt.Printf("\n%-14s %10s %8s %10s %10s %12s %8s %8s %12s\n", "standby", "appliances", "callers", "records/s", "commits/s", "a commit", "p50", "p99", "database CPU")
+	fmt.Printf("\n%-14s %10s %8s %10s %10s %12s %8s %8s %12s\n", "standby", "appliances", "callers", "records/s",
+		"commits/s", "a commit", "p50", "p99", "database CPU")
 	for b.Loop() {
 		c.measure("asynchronous")
 		primary.Synchronous(b, "second")
@@ -82,8 +83,10 @@ func (c *ceiling) measureOne(standby string, appliances, callers int) {
 	if len(sorted) == 0 {
 		c.Fatal("nothing was appended")
 	}
-	fmt.Printf("%-14s %10d %8d %10.0f %10.0f %12.0f %6.1fms %6.1fms %12.2f\n", standby, appliances, appliances*callers, records/took, committed/took,
-		records/committed, ms(sorted[len(sorted)/2]), ms(sorted[len(sorted)*99/100]), (c.primary.CPU()-cpu).Seconds()/took)
+	fmt.Printf("%-14s %10d %8d %10.0f %10.0f %12.0f %6.1fms %6.1fms %12.2f\n", standby, appliances, appliances*callers,
+		records/took, committed/took,
+		records/committed, ms(sorted[len(sorted)/2]), ms(sorted[len(sorted)*99/100]),
+		(c.primary.CPU()-cpu).Seconds()/took)
 }
 
 func ms(d time.Duration) float64 { return d.Seconds() * 1000 }

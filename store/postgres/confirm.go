@@ -61,14 +61,16 @@ func (s *Store) published(ctx context.Context, h *head) error {
 // isConfirmed reports whether a COMMIT has succeeded since h was written.
 func (s *Store) isConfirmed(h *head) bool {
 	c := s.safe.Load()
-	return c != nil && c.log == h.log && c.server.Equal(h.server) && h.tree.N <= c.tree.N && h.keys <= c.keys && h.stops <= c.stops
+	return c != nil && c.log == h.log && c.server.Equal(h.server) && h.tree.N <= c.tree.N && h.keys <= c.keys &&
+		h.stops <= c.stops
 }
 
 // confirmed records h, which was checked, as the newest head that the standbys have.
 func (s *Store) confirmed(h *head) {
 	for {
 		known := s.safe.Load()
-		if known != nil && known.log == h.log && (h.tree.N < known.tree.N || h.keys < known.keys || h.stops < known.stops) {
+		if known != nil && known.log == h.log &&
+			(h.tree.N < known.tree.N || h.keys < known.keys || h.stops < known.stops) {
 			return
 		}
 		if s.safe.CompareAndSwap(known, h) {
@@ -88,8 +90,8 @@ func (s *Store) probe(ctx context.Context) error {
 	return nil
 }
 
-// commit writes this appliance's heartbeat into members. A store that is no member writes a WAL message instead. It returns the start
-// time of the server.
+// commit writes this appliance's heartbeat into members. A store that is no member writes a WAL message instead. It
+// returns the start time of the server.
 func (c *confirmer) commit() (server time.Time, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
 	defer cancel()
@@ -110,13 +112,17 @@ func (c *confirmer) commitOn(ctx context.Context) (server time.Time, ended bool,
 	}
 	defer conn.Release()
 	if left := c.left.Swap(0); left != 0 {
-		_, _ = conn.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'", int32(left)) // on failure, the backend ends with its wait
+		// on failure, the backend ends with its wait
+		_, _ = conn.Exec(ctx,
+			"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'",
+			int32(left))
 	}
 	pid, _ := conn.Conn().PgConn().CustomData()[backend].(uint32)
 	if c.store.opts.Member.Name != "" && !c.store.opts.ReadOnly {
 		server, err = c.store.beat(ctx, conn)
 	} else {
-		err = conn.QueryRow(ctx, "SELECT pg_postmaster_start_time() FROM pg_logical_emit_message(true, 'attestd', '')").Scan(&server)
+		err = conn.QueryRow(ctx,
+			"SELECT pg_postmaster_start_time() FROM pg_logical_emit_message(true, 'attestd', '')").Scan(&server)
 	}
 	if err == nil {
 		err = replicated(conn)

@@ -102,7 +102,8 @@ func parse(raw string) (*pgx.ConnConfig, error) {
 	}
 	if hosts := remote(config); len(hosts) > 0 {
 		return nil, fmt.Errorf("the database's URL %s: the connection to %s could be without TLS: "+
-			"set sslmode=verify-full (disable, allow and prefer are for loopback addresses and Unix sockets)", Redact(raw), strings.Join(hosts, ", "))
+			"set sslmode=verify-full (disable, allow and prefer are for loopback addresses and Unix sockets)",
+			Redact(raw), strings.Join(hosts, ", "))
 	}
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = connectTimeout
@@ -120,8 +121,8 @@ func reason(err error) string {
 	return "cannot be parsed"
 }
 
-// VerifiesHost reports whether each connection by this URL, with the environment (PGSSLMODE), verifies that the server's
-// certificate is for its host, as sslmode verify-full does. It is false for a URL that cannot be used.
+// VerifiesHost reports whether each connection by this URL, with the environment (PGSSLMODE), verifies that the
+// server's certificate is for its host, as sslmode verify-full does. It is false for a URL that cannot be used.
 func VerifiesHost(raw string) bool {
 	config, err := parse(raw)
 	if err != nil {
@@ -287,9 +288,12 @@ func prepare(ctx context.Context, conn *pgx.Conn, statements time.Duration) erro
 		return err
 	}
 	conn.PgConn().CustomData()[backend] = pid
-	_, err = conn.Exec(ctx, fmt.Sprintf("SET default_transaction_isolation = 'read committed'; SET lock_timeout = %d; SET statement_timeout = %d; "+
-		"SET idle_in_transaction_session_timeout = %d; SET enable_seqscan = off; SET jit = off; "+
-		"SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3; SET tcp_user_timeout = %d", // like noticeSilence, for the server
-		lockTimeout.Milliseconds(), statements.Milliseconds(), idleTimeout.Milliseconds(), silence.Milliseconds()), pgx.QueryExecModeSimpleProtocol)
+	_, err = conn.Exec(ctx, fmt.Sprintf(
+		"SET default_transaction_isolation = 'read committed'; SET lock_timeout = %d; SET statement_timeout = %d; "+
+			"SET idle_in_transaction_session_timeout = %d; SET enable_seqscan = off; SET jit = off; "+
+			// like noticeSilence, for the server
+			"SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3; SET tcp_user_timeout = %d",
+		lockTimeout.Milliseconds(), statements.Milliseconds(), idleTimeout.Milliseconds(), silence.Milliseconds()),
+		pgx.QueryExecModeSimpleProtocol)
 	return err
 }

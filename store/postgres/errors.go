@@ -45,7 +45,8 @@ func passes(err error) bool {
 	case stateNoTable, stateNoColumn, stateNoPrivilege, stateNoDatabase, stateNoPassword, stateNoRole:
 		return false
 	}
-	for _, lasting := range []error{ErrNoSchema, ErrNewerSchema, ErrOlderSchema, ErrOtherLog, ErrDamaged, ErrForgot, ErrForged, ErrPooled} {
+	for _, lasting := range []error{ErrNoSchema, ErrNewerSchema, ErrOlderSchema, ErrOtherLog, ErrDamaged, ErrForgot,
+		ErrForged, ErrPooled} {
 		if errors.Is(err, lasting) {
 			return false
 		}
@@ -63,7 +64,8 @@ func explain(err error) error {
 	case stateStatement, stateNoStatement:
 		return fmt.Errorf("%w: %w", ErrPooled, err)
 	case stateNoPrivilege:
-		return fmt.Errorf("%w: the role lacks privileges. As the database's owner, run: attestd store init --role ROLE", err)
+		return fmt.Errorf("%w: the role lacks privileges. As the database's owner, run: attestd store init --role ROLE",
+			err)
 	}
 	return err
 }

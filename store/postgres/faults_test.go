@@ -54,7 +54,8 @@ func (a *answered) wantKept(t *testing.T, journal appliance.Journal, key applian
 }
 
 // load appends from the given number of callers until the context ends. It sends each failure to failed.
-func (a *answered) load(ctx context.Context, t *testing.T, journal appliance.Journal, callers int, failed func(error)) *sync.WaitGroup {
+func (a *answered) load(ctx context.Context, t *testing.T, journal appliance.Journal, callers int,
+	failed func(error)) *sync.WaitGroup {
 	var wg sync.WaitGroup
 	for range callers {
 		wg.Go(func() {
@@ -195,10 +196,12 @@ func TestWithoutItsDatabaseAStoreAnswersWithinItsDeadlineAndGoesOnByItself(t *te
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
 			_, _, err := store.Journal().Append(ctx, storetest.Record(t, "key"))
-			if code := appliance.CodeOf(err); code != appliance.CodeJournalUnavailable && code != appliance.CodeTimeout {
+			if code := appliance.CodeOf(err); code != appliance.CodeJournalUnavailable &&
+				code != appliance.CodeTimeout {
 				t.Errorf("without a database: %v", err)
 			}
-			if _, err := store.Journal().ByID(ctx, uuid.New()); err == nil || appliance.CodeOf(err) == appliance.CodeNotFound {
+			if _, err := store.Journal().ByID(ctx, uuid.New()); err == nil ||
+				appliance.CodeOf(err) == appliance.CodeNotFound {
 				t.Errorf("a read without a database: %v", err)
 			}
 			await(t, "Ready fails", func() bool { return store.Journal().Ready(t.Context()) != nil })

@@ -47,8 +47,8 @@ func TestAPauseAtOneApplianceHoldsAtAllAtOnce(t *testing.T) {
 	appends("")
 }
 
-// TestOneOfSeveralAppliancesBeginsAHalt has four watchtowers find the same redemption at the same time. The one that begins the halt
-// records it.
+// TestOneOfSeveralAppliancesBeginsAHalt has four watchtowers find the same redemption at the same time. The one that
+// begins the halt records it.
 func TestOneOfSeveralAppliancesBeginsAHalt(t *testing.T) {
 	raw, _ := newDatabase(t)
 	key := newLogKey(t)

@@ -29,7 +29,8 @@ type head struct {
 	mac        []byte    // see stateMAC
 	oldest     int64     // the oldest schema version that an appliance may have to use the database
 	schema     int64     // version of the database's schema, 0 if unknown; not part of the row
-	server     time.Time // start time of the server that it was read from, which a failover changes; not part of the row
+	// start time of the server that it was read from, which a failover changes; not part of the row
+	server time.Time
 }
 
 const headColumns = "log, size, edge, last_time, checkpoint, continued, generation, keys_version, stopped, stopped_version, keys_digest, state_mac, oldest_schema, " +
@@ -57,7 +58,8 @@ type row struct {
 }
 
 func (r *row) into() []any {
-	return []any{&r.log, &r.size, &r.edge, &r.last, &r.checkpoint, &r.continued, &r.generation, &r.keys, &r.stopped, &r.stops, &r.keysDigest, &r.mac, &r.oldest, &r.schema, &r.server}
+	return []any{&r.log, &r.size, &r.edge, &r.last, &r.checkpoint, &r.continued, &r.generation, &r.keys, &r.stopped,
+		&r.stops, &r.keysDigest, &r.mac, &r.oldest, &r.schema, &r.server}
 }
 
 // head decodes a row without verifying it.
@@ -133,17 +135,21 @@ func otherLog(found, want string) error {
 	if name, gone := strings.CutPrefix(found, left); gone {
 		return fmt.Errorf("%w: the journal of %q was copied to another store and continues there. Set store.url to "+
 			"that store. If that copy is lost, "+
-			"reactivate this one as the database's owner: UPDATE log_head SET log = substr(log, %d)", ErrOtherLog, name, len(left)+1)
+			"reactivate this one as the database's owner: UPDATE log_head SET log = substr(log, %d)", ErrOtherLog, name,
+			len(left)+1)
 	}
 	if name, unfinished := strings.CutPrefix(found, copying); unfinished {
-		return fmt.Errorf("%w: the database has an unfinished copy of %q. To finish it, run: attestd store copy", ErrOtherLog, name)
+		return fmt.Errorf("%w: the database has an unfinished copy of %q. To finish it, run: attestd store copy",
+			ErrOtherLog, name)
 	}
 	if strings.HasPrefix(want, copying) {
-		return fmt.Errorf("%w: the database already has the journal %q: the target of a copy must be empty", ErrOtherLog, found)
+		return fmt.Errorf("%w: the database already has the journal %q: the target of a copy must be empty",
+			ErrOtherLog, found)
 	}
 	return fmt.Errorf("%w: the journal belongs to log %q, log.key to log %q. If store.url names the right database, "+
 		"log.key is wrong: move it out of "+
-		"data_dir, and bring the one of a member: attestd setup --bundle FILE there, attestd setup --join FILE here", ErrOtherLog, found, want)
+		"data_dir, and bring the one of a member: attestd setup --bundle FILE there, attestd setup --join FILE here",
+		ErrOtherLog, found, want)
 }
 
 // errUnclaimed is returned for a journal that no appliance has begun.
@@ -155,7 +161,8 @@ func decodeEdge(size int64, edge []byte) (appliance.Frontier, error) {
 	}
 	return appliance.NewFrontier(size, tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
 		if len(indexes) != len(edge)/tlog.HashSize {
-			return nil, fmt.Errorf("log_head: size %d does not match an edge of %d hashes", size, len(edge)/tlog.HashSize)
+			return nil,
+				fmt.Errorf("log_head: size %d does not match an edge of %d hashes", size, len(edge)/tlog.HashSize)
 		}
 		hashes := make([]tlog.Hash, len(indexes))
 		for i := range hashes {
@@ -177,7 +184,8 @@ func encodeEdge(f appliance.Frontier) []byte {
 func (s *Store) observe(h *head) {
 	for {
 		known := s.head.Load()
-		if known != nil && (h.tree.N < known.tree.N || h.tree.N == known.tree.N && (h.keys < known.keys || h.stops < known.stops)) {
+		if known != nil &&
+			(h.tree.N < known.tree.N || h.tree.N == known.tree.N && (h.keys < known.keys || h.stops < known.stops)) {
 			return
 		}
 		if s.head.CompareAndSwap(known, h) {
@@ -191,7 +199,8 @@ func forgot(h, known *head) error {
 	if known == nil || h.tree.N > known.tree.N || h.tree == known.tree {
 		return nil
 	}
-	return fmt.Errorf("%w: the journal has %d records with root %s, but had %d with root %s", ErrForgot, h.tree.N, h.tree.Hash, known.tree.N, known.tree.Hash)
+	return fmt.Errorf("%w: the journal has %d records with root %s, but had %d with root %s", ErrForgot, h.tree.N,
+		h.tree.Hash, known.tree.N, known.tree.Hash)
 }
 
 // readHead reads the committed head of any log without verifying it. Concurrent callers share a query that begins after
@@ -267,8 +276,9 @@ func (s *Store) claim(ctx context.Context) error {
 		}
 	}
 	first := &head{keysDigest: keysDigest(nil)}
-	_, err = s.write.Exec(ctx, "UPDATE log_head SET log = $1, checkpoint = $2, state_mac = CASE WHEN state_mac = '' THEN $5 ELSE state_mac END "+
-		"WHERE id = 1 AND (log = '' OR $3 AND log = $4) AND size = 0",
+	_, err = s.write.Exec(ctx,
+		"UPDATE log_head SET log = $1, checkpoint = $2, state_mac = CASE WHEN state_mac = '' THEN $5 ELSE state_mac END "+
+			"WHERE id = 1 AND (log = '' OR $3 AND log = $4) AND size = 0",
 		s.log(), string(checkpoint), s.opts.Copying, appliance.LogName(s.opts.Verifier), stateMAC(s.secret, first))
 	return err
 }

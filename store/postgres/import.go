@@ -65,9 +65,11 @@ func (s *Store) FinishCopy(ctx context.Context, checkpoint []byte) error {
 			return err
 		}
 		if h.tree != tree {
-			return fmt.Errorf("the copy has %d records with root %s, the checkpoint %d with root %s", h.tree.N, h.tree.Hash, tree.N, tree.Hash)
+			return fmt.Errorf("the copy has %d records with root %s, the checkpoint %d with root %s", h.tree.N,
+				h.tree.Hash, tree.N, tree.Hash)
 		}
-		_, err = tx.Exec(ctx, "UPDATE log_head SET log = $1, checkpoint = $2 WHERE id = 1", appliance.LogName(s.opts.Verifier), string(checkpoint))
+		_, err = tx.Exec(ctx, "UPDATE log_head SET log = $1, checkpoint = $2 WHERE id = 1",
+			appliance.LogName(s.opts.Verifier), string(checkpoint))
 		return err
 	})
 	if err != nil {
@@ -158,7 +160,8 @@ func recordRow(e appliance.Entry, index int64, hash tlog.Hash) []any {
 	return []any{index, e.ID(), c.keyID, c.idempotentBy, e.Time(), hash[:], e.Leaf, c.digest, c.unspendable}
 }
 
-var recordColumns = []string{"index", "id", "key_id", "idempotency_key", "time", "hash", "leaf", "digest", "unspendable"}
+var recordColumns = []string{"index",
+	"id", "key_id", "idempotency_key", "time", "hash", "leaf", "digest", "unspendable"}
 
 func (i *intake) write(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"records"}, recordColumns, pgx.CopyFromRows(i.rows)); err != nil {
@@ -174,7 +177,8 @@ func (i *intake) write(ctx context.Context, tx pgx.Tx) error {
 // Continue turns the journal into the journal of another log with the given key. The event becomes the first leaf, and
 // the existing leaves follow unchanged. progress, if not nil, is called with the leaves done and their total. The
 // change is atomic. Continue fails if the journal grows during the call.
-func (s *Store) Continue(ctx context.Context, event appliance.Event, key appliance.LogKey, progress func(done, total int64)) error {
+func (s *Store) Continue(ctx context.Context, event appliance.Event, key appliance.LogKey,
+	progress func(done, total int64)) error {
 	if progress == nil {
 		progress = func(done, total int64) {}
 	}
@@ -188,7 +192,8 @@ func (s *Store) Continue(ctx context.Context, event appliance.Event, key applian
 	}
 	next := *h
 	next.log, next.continued, next.frontier = appliance.LogName(key.Signer), h.continued+1, appliance.Frontier{}
-	if err := s.write.QueryRow(ctx, "SELECT coalesce(max(generation), 0) + 1 FROM hashes").Scan(&next.generation); err != nil {
+	if err := s.write.QueryRow(ctx,
+		"SELECT coalesce(max(generation), 0) + 1 FROM hashes").Scan(&next.generation); err != nil {
 		return fmt.Errorf("continue the log: %w", explain(err))
 	}
 	hash := tlog.RecordHash(leaf)
@@ -201,7 +206,8 @@ func (s *Store) Continue(ctx context.Context, event appliance.Event, key applian
 		return fmt.Errorf("sign checkpoint: %w", err)
 	}
 	err = s.transaction(ctx, func(tx pgx.Tx) error {
-		return s.replaceHead(ctx, tx, h, &next, key.Signer, recordRow(appliance.Entry{Event: &event, Leaf: leaf}, -next.continued, hash))
+		return s.replaceHead(ctx, tx, h, &next, key.Signer,
+			recordRow(appliance.Entry{Event: &event, Leaf: leaf}, -next.continued, hash))
 	})
 	if err != nil {
 		return fmt.Errorf("continue the log: %w", explain(err))
@@ -214,7 +220,8 @@ func (s *Store) rehash(ctx context.Context, h, next *head, progress func(done, t
 	for done := int64(0); done < h.tree.N; done += entriesStep {
 		progress(done, h.tree.N)
 		end := min(h.tree.N, done+entriesStep)
-		rows, err := s.read.Query(ctx, "SELECT hash FROM records WHERE index >= $1 AND index < $2 ORDER BY index", done-h.continued, end-h.continued)
+		rows, err := s.read.Query(ctx, "SELECT hash FROM records WHERE index >= $1 AND index < $2 ORDER BY index",
+			done-h.continued, end-h.continued)
 		if err != nil {
 			return err
 		}
@@ -252,14 +259,17 @@ func (s *Store) replaceHead(ctx context.Context, tx pgx.Tx, h, next *head, signe
 	if err := s.checkState(now, nil); err != nil {
 		return err
 	}
-	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"records"}, recordColumns, pgx.CopyFromRows([][]any{leaf})); err != nil {
+	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"records"}, recordColumns,
+		pgx.CopyFromRows([][]any{leaf})); err != nil {
 		return err
 	}
 	secret, err := appliance.StoreSecret(signer)
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, "UPDATE log_head SET log = $1, size = $2, edge = $3, checkpoint = $4, continued = $5, generation = $6, state_mac = $7 WHERE id = 1",
-		next.log, next.tree.N, encodeEdge(next.frontier), string(next.checkpoint), next.continued, next.generation, stateMAC(secret, now))
+	_, err = tx.Exec(ctx,
+		"UPDATE log_head SET log = $1, size = $2, edge = $3, checkpoint = $4, continued = $5, generation = $6, state_mac = $7 WHERE id = 1",
+		next.log, next.tree.N, encodeEdge(next.frontier), string(next.checkpoint), next.continued, next.generation,
+		stateMAC(secret, now))
 	return err
 }

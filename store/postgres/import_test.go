@@ -176,12 +176,15 @@ func TestAppliancesRefuseADatabaseThatWasLeft(t *testing.T) {
 	check(t, source.Leave(t.Context(), tlog.Tree{N: head.Size, Hash: head.Root}))
 
 	refused := func(err error) bool {
-		return errors.Is(err, postgres.ErrOtherLog) && strings.Contains(err.Error(), "was copied to another store and continues there. Set store.url to that store")
+		return errors.Is(err, postgres.ErrOtherLog) && strings.Contains(err.Error(),
+			"was copied to another store and continues there. Set store.url to that store")
 	}
 	if _, _, err := running.Journal().Append(t.Context(), storetest.Record(t, "key")); !refused(err) {
 		t.Errorf("the appliance that runs appends: %v", err)
 	}
-	await(t, "the appliance that runs is not ready", func() bool { return refused(running.Journal().Ready(t.Context())) })
+	await(t, "the appliance that runs is not ready", func() bool {
+		return refused(running.Journal().Ready(t.Context()))
+	})
 	if err := open(t, raw, options(key)).Journal().Ready(t.Context()); !refused(err) {
 		t.Errorf("an appliance that starts is ready: %v", err)
 	}

@@ -32,7 +32,8 @@ type Journal struct {
 var _ appliance.Journal = (*Journal)(nil)
 
 // Append implements appliance.Journal. If ctx ends while the record is queued, the record is not appended.
-func (j *Journal) Append(ctx context.Context, r appliance.Record, conditions ...appliance.Condition) (appliance.Entry, bool, error) {
+func (j *Journal) Append(ctx context.Context, r appliance.Record,
+	conditions ...appliance.Condition) (appliance.Entry, bool, error) {
 	if j.store.writer == nil || j.store.opts.Copying {
 		return appliance.Entry{}, false, errReadOnly()
 	}
@@ -103,7 +104,8 @@ func (s *Store) checkClock(last time.Time) error {
 	}
 	return unavailable(fmt.Errorf("the newest record is %s ahead of the clock, more than journal.max_ahead (%s): set "+
 		"the clock, "+
-		"or raise journal.max_ahead if the clock was wrong when that record was made", ahead.Round(time.Second), s.opts.MaxAhead))
+		"or raise journal.max_ahead if the clock was wrong when that record was made", ahead.Round(time.Second),
+		s.opts.MaxAhead))
 }
 
 // ByID implements appliance.Journal.
@@ -139,7 +141,9 @@ func (j *Journal) one(ctx context.Context, condition string, args ...any) (e app
 	defer cancel()
 	var index int64
 	var leaf []byte
-	err = j.store.read.QueryRow(limited, "SELECT index + (SELECT continued FROM log_head WHERE id = 1), leaf FROM records WHERE "+condition, args...).Scan(&index, &leaf)
+	err = j.store.read.QueryRow(limited,
+		"SELECT index + (SELECT continued FROM log_head WHERE id = 1), leaf FROM records WHERE "+condition,
+		args...).Scan(&index, &leaf)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return e, err
 	}
@@ -204,7 +208,8 @@ func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) ([]applian
 }
 
 // entries reads and proves entries with one query.
-func (j *Journal) entries(ctx context.Context, h *head, condition string, args ...any) (entries []appliance.Entry, err error) {
+func (j *Journal) entries(ctx context.Context, h *head, condition string,
+	args ...any) (entries []appliance.Entry, err error) {
 	limited, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	rows, err := j.store.read.Query(limited, "SELECT index, leaf FROM records WHERE "+condition, args...)

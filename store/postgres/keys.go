@@ -26,7 +26,8 @@ const usedStep = 30 * time.Second
 type Keys struct {
 	store *Store
 	asked flight[struct{}]
-	begun atomic.Int64 // start of the running change, in Unix nanoseconds of the system's clock; 0 if no change is running
+	// start of the running change, in Unix nanoseconds of the system's clock; 0 if no change is running
+	begun atomic.Int64
 
 	mu      sync.RWMutex // protects the fields below; not held during queries
 	version int64        // of byID; -1 before the first read
@@ -51,7 +52,8 @@ func (k *Keys) Create(ctx context.Context, key appliance.APIKey) error {
 	}
 	_, err = k.change(ctx, "create an API key", key.ID, func(stored *keyRow) (keyRow, error) {
 		if stored != nil && stored.text != text { // equal if an earlier attempt was committed without an answer
-			return keyRow{}, appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(fmt.Errorf("id %q exists already", key.ID))
+			return keyRow{}, appliance.Errorf(appliance.CodeInternal,
+				"the API key cannot be stored").Because(fmt.Errorf("id %q exists already", key.ID))
 		}
 		return keyRow{id: key.ID, text: text, revoked: optional(key.Revoked), used: optional(key.LastUsed)}, nil
 	})
@@ -148,7 +150,8 @@ func (k *Keys) Used(id string, now time.Time) {
 
 // change replaces the row of an API key by the one that next returns. next gets the stored row, or nil if the key does
 // not exist. Transient failures are retried; an *appliance.Error from next ends the attempts.
-func (k *Keys) change(ctx context.Context, doing, id string, next func(stored *keyRow) (keyRow, error)) (key appliance.APIKey, err error) {
+func (k *Keys) change(ctx context.Context, doing, id string,
+	next func(stored *keyRow) (keyRow, error)) (key appliance.APIKey, err error) {
 	if k.store.opts.ReadOnly {
 		return key, errReadOnly()
 	}
@@ -169,7 +172,8 @@ func (k *Keys) change(ctx context.Context, doing, id string, next func(stored *k
 	}
 }
 
-func (k *Keys) changeOnce(ctx context.Context, id string, next func(stored *keyRow) (keyRow, error)) (key appliance.APIKey, err error) {
+func (k *Keys) changeOnce(ctx context.Context, id string,
+	next func(stored *keyRow) (keyRow, error)) (key appliance.APIKey, err error) {
 	var before, after head
 	err = k.store.transaction(ctx, func(tx pgx.Tx) error {
 		h, err := k.store.lock(ctx, tx) // first, in the order of an append
@@ -206,7 +210,8 @@ func (k *Keys) changeOnce(ctx context.Context, id string, next func(stored *keyR
 		q.Queue("INSERT INTO api_keys (id, key, expires, revoked, last_used) VALUES ($1, $2, $3, $4, $5) "+
 			"ON CONFLICT (id) DO UPDATE SET key = excluded.key, expires = excluded.expires, revoked = excluded.revoked",
 			changed.id, changed.text, optional(key.Expires), changed.revoked, changed.used)
-		q.Queue("UPDATE log_head SET keys_version = $1, keys_digest = $2, state_mac = $3 WHERE id = 1", h.keys, h.keysDigest, stateMAC(k.store.secret, h))
+		q.Queue("UPDATE log_head SET keys_version = $1, keys_digest = $2, state_mac = $3 WHERE id = 1", h.keys,
+			h.keysDigest, stateMAC(k.store.secret, h))
 		return tx.SendBatch(ctx, q).Close()
 	})
 	if err == nil {
@@ -267,25 +272,26 @@ func (k *Keys) reread() (none struct{}, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	read := time.Now()
-	return none, pgx.BeginTxFunc(ctx, k.store.read, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		known := k.store.safe.Load()
-		var r row
-		if err := tx.QueryRow(ctx, selectHead).Scan(r.into()...); err != nil {
-			return err
-		}
-		h, err := r.head()
-		if err == nil {
-			err = k.store.checkState(h, known)
-		}
-		if err != nil {
-			return err
-		}
-		rows, err := readKeys(ctx, tx, h)
-		if err != nil {
-			return err
-		}
-		return k.set(h, rows, read)
-	})
+	return none, pgx.BeginTxFunc(ctx, k.store.read,
+		pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+			known := k.store.safe.Load()
+			var r row
+			if err := tx.QueryRow(ctx, selectHead).Scan(r.into()...); err != nil {
+				return err
+			}
+			h, err := r.head()
+			if err == nil {
+				err = k.store.checkState(h, known)
+			}
+			if err != nil {
+				return err
+			}
+			rows, err := readKeys(ctx, tx, h)
+			if err != nil {
+				return err
+			}
+			return k.set(h, rows, read)
+		})
 }
 
 // at returns the keys that belong to h. The caller holds the lock of h.
@@ -364,7 +370,8 @@ func (k *Keys) stored(ctx context.Context) (keys []appliance.APIKey, err error) 
 func readKeys(ctx context.Context, from querier, h *head) ([]keyRow, error) {
 	rows, err := keyRows(ctx, from)
 	if err == nil && !bytes.Equal(keysDigest(rows), h.keysDigest) {
-		err = fmt.Errorf("%w: api_keys: wrong digest. To list the affected API keys, run: attestd log verify", ErrForged)
+		err = fmt.Errorf("%w: api_keys: wrong digest. To list the affected API keys, run: attestd log verify",
+			ErrForged)
 	}
 	return rows, err
 }
@@ -394,7 +401,8 @@ func (k *Keys) flush(ctx context.Context) error {
 	}
 	batch := new(pgx.Batch)
 	for i, id := range ids {
-		batch.Queue("UPDATE api_keys SET last_used = $2 WHERE id = $1 AND (last_used IS NULL OR last_used < $2)", id, times[i])
+		batch.Queue("UPDATE api_keys SET last_used = $2 WHERE id = $1 AND (last_used IS NULL OR last_used < $2)", id,
+			times[i])
 	}
 	err := k.store.write.SendBatch(ctx, batch).Close()
 	if err != nil {

@@ -33,7 +33,8 @@ func TestRecordsOfSchemaVersion2GetTheirLookups(t *testing.T) {
 	}
 	wantClean(t, journal, 4)
 	for want, q := range map[int64]appliance.JournalQuery{
-		record.Index: {Hash: &record.Record.Hash, Unspendable: &record.Record.UnspendableAddress}, event.Index: {EventsOnly: true},
+		record.Index: {Hash: &record.Record.Hash, Unspendable: &record.Record.UnspendableAddress},
+		event.Index:  {EventsOnly: true},
 	} {
 		found, err := journal.List(t.Context(), q)
 		check(t, err)

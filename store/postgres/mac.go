@@ -69,9 +69,10 @@ func (s *Store) checkState(h, known *head) error {
 		seen.Keys, seen.Stops = max(seen.Keys, known.keys), max(seen.Stops, known.stops)
 	}
 	if h.keys < seen.Keys || h.stops < seen.Stops {
-		return fmt.Errorf("%w: the API keys have version %d and the stop state has %d; this appliance has seen %d and %d. "+
-			"Restore the newer database. To use the older one, review the API keys (attestd key list), remove %s and "+
-			"restart attestd",
+		return fmt.Errorf(
+			"%w: the API keys have version %d and the stop state has %d; this appliance has seen %d and %d. "+
+				"Restore the newer database. To use the older one, review the API keys (attestd key list), remove %s and "+
+				"restart attestd",
 			ErrForgot, h.keys, h.stops, seen.Keys, seen.Stops, s.seen.path)
 	}
 	return nil
@@ -104,7 +105,8 @@ func (f *seenFile) load() error {
 		err = json.Unmarshal(text, &f.kept)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w: this file records which versions of the database the appliance has seen", f.path, err)
+		return fmt.Errorf("%s: %w: this file records which versions of the database the appliance has seen", f.path,
+			err)
 	}
 	return nil
 }

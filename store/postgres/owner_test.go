@@ -88,11 +88,12 @@ func TestAnAPIKeyThatTheDatabasesOwnerMadeIsRefused(t *testing.T) {
 	t.Parallel()
 	const planted = "INSERT INTO api_keys (id, key) SELECT 'aaaaaaaaaaaaaaaa', replace(key, id, 'aaaaaaaaaaaaaaaa') FROM api_keys LIMIT 1"
 	for name, statements := range map[string][]string{
-		"a row":                         {planted},
-		"a row and a version":           {planted, "UPDATE log_head SET keys_version = keys_version + 1"},
-		"a secret":                      {"UPDATE api_keys SET key = replace(key, '\"secretHash\":\"0x', '\"secretHash\":\"0x0')", "UPDATE log_head SET keys_version = keys_version + 1"},
-		"a key that was removed":        {"DELETE FROM api_keys"},
-		"all as in the beginning":       {"DELETE FROM api_keys", "UPDATE log_head SET keys_version = 0, keys_digest = '', state_mac = ''"},
+		"a row":                  {planted},
+		"a row and a version":    {planted, "UPDATE log_head SET keys_version = keys_version + 1"},
+		"a secret":               {"UPDATE api_keys SET key = replace(key, '\"secretHash\":\"0x', '\"secretHash\":\"0x0')", "UPDATE log_head SET keys_version = keys_version + 1"},
+		"a key that was removed": {"DELETE FROM api_keys"},
+		"all as in the beginning": {"DELETE FROM api_keys",
+			"UPDATE log_head SET keys_version = 0, keys_digest = '', state_mac = ''"},
 		"a MAC that was removed":        {planted, "UPDATE log_head SET keys_digest = '', state_mac = ''"},
 		"a digest that fits":            {planted, "UPDATE log_head SET keys_digest = sha256(keys_digest)"},
 		"an unclaimed journal's origin": {"UPDATE log_head SET log = '', state_mac = ''"},
@@ -138,8 +139,9 @@ func TestAPauseThatTheDatabasesOwnerLiftsHolds(t *testing.T) {
 		lift string
 		want error
 	}{
-		"the text alone":      {"UPDATE log_head SET stopped = ''", postgres.ErrForged},
-		"with a version":      {"UPDATE log_head SET stopped = '', stopped_version = stopped_version + 1", postgres.ErrForged},
+		"the text alone": {"UPDATE log_head SET stopped = ''", postgres.ErrForged},
+		"with a version": {"UPDATE log_head SET stopped = '', stopped_version = stopped_version + 1",
+			postgres.ErrForged},
 		"as it was before it": {"UPDATE log_head SET (stopped, stopped_version, state_mac) = (SELECT stopped, stopped_version, state_mac FROM saved_head)", postgres.ErrForgot},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -191,7 +193,10 @@ func TestARecordThatAnotherKeySignedIsNotAnswered(t *testing.T) {
 		t.Fatal("nothing is forged")
 	}
 	w.d.Exec(t, "CREATE TABLE saved_records AS TABLE records")
-	w.d.Exec(t, fmt.Sprintf("UPDATE records SET leaf = '\\x%x', hash = sha256('\\x00%[1]x'), digest = '\\x%[2]x' WHERE id = '%[3]s'", leaf, forged.Hash[:], forged.ID))
+	w.d.Exec(t,
+		fmt.Sprintf(
+			"UPDATE records SET leaf = '\\x%x', hash = sha256('\\x00%[1]x'), digest = '\\x%[2]x' WHERE id = '%[3]s'",
+			leaf, forged.Hash[:], forged.ID))
 
 	refused := func(what string, err error) {
 		t.Helper()
@@ -213,7 +218,8 @@ func TestARecordThatAnotherKeySignedIsNotAnswered(t *testing.T) {
 	refused("a repeat that another appliance made first", err)
 
 	// A record beyond the head, with an unused idempotency key.
-	w.d.Exec(t, "INSERT INTO records (index, id, key_id, idempotency_key, time, hash, leaf) SELECT 1000, gen_random_uuid(), key_id, 'planted', time, hash, leaf FROM records WHERE index = 1")
+	w.d.Exec(t,
+		"INSERT INTO records (index, id, key_id, idempotency_key, time, hash, leaf) SELECT 1000, gen_random_uuid(), key_id, 'planted', time, hash, leaf FROM records WHERE index = 1")
 	_, err = journal.ByIdempotencyKey(t.Context(), "key", "planted")
 	refused("a record beyond the head", err)
 	w.d.Exec(t, "DELETE FROM records", "INSERT INTO records SELECT * FROM saved_records")

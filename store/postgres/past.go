@@ -36,7 +36,8 @@ func (p *past) queue(q *pgx.Batch, asked []appliance.PastQuery, known func(count
 			}
 			count, _ := known(name)
 			p.counts[name] = count
-			names, keys, from, since = append(names, name), append(keys, ask.KeyID), append(from, count.Below), append(since, t)
+			names, keys, from, since = append(names, name), append(keys, ask.KeyID), append(from, count.Below),
+				append(since, t)
 		}
 		if u := ask.Unspendable; u != nil {
 			if _, found := p.firsts[*u]; !found {
@@ -47,12 +48,14 @@ func (p *past) queue(q *pgx.Batch, asked []appliance.PastQuery, known func(count
 	if len(names) > 0 {
 		q.Queue("SELECT q.n, c.n, (SELECT size - continued FROM log_head WHERE id = 1) "+
 			"FROM unnest($1::text[], $2::bigint[], $3::timestamptz[]) WITH ORDINALITY AS q (k, i, t, n), "+
-			"LATERAL (SELECT count(*) AS n FROM records WHERE key_id = q.k AND index >= q.i AND time >= q.t) AS c", keys, from, since).
+			"LATERAL (SELECT count(*) AS n FROM records WHERE key_id = q.k AND index >= q.i AND time >= q.t) AS c",
+			keys, from, since).
 			Query(func(rows pgx.Rows) error { return p.scanCounts(rows, names) })
 	}
 	if len(unspendable) > 0 {
 		q.Queue("SELECT r.index, r.leaf FROM unnest($1::bytea[]) AS q (u), "+
-			"LATERAL (SELECT index, leaf FROM records WHERE unspendable = q.u ORDER BY index LIMIT 1) AS r", unspendable).Query(p.scanFirsts)
+			"LATERAL (SELECT index, leaf FROM records WHERE unspendable = q.u ORDER BY index LIMIT 1) AS r",
+			unspendable).Query(p.scanFirsts)
 	}
 }
 
@@ -163,7 +166,8 @@ func (s *Store) loadCounts(ctx context.Context) error {
 		return nil
 	}
 	return s.counts.Load(func() (counts.File, error) {
-		return counts.File{Path: s.opts.Counts, Log: appliance.LogName(s.opts.Verifier), Secret: s.secret, Head: s.counted}, nil
+		return counts.File{Path: s.opts.Counts, Log: appliance.LogName(s.opts.Verifier), Secret: s.secret,
+			Head: s.counted}, nil
 	}, func(older tlog.Tree) (bool, error) {
 		h, err := s.readHead(ctx)
 		if err != nil {

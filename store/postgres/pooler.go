@@ -58,7 +58,8 @@ func refusePooler(ctx context.Context, conn *pgx.Conn) (backend uint32, err erro
 
 // backendOf returns the server's process that serves a connection. It prepares no statement.
 func backendOf(ctx context.Context, conn *pgx.Conn) (backend uint32, err error) {
-	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&backend); err != nil {
+	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()",
+		pgx.QueryExecModeSimpleProtocol).Scan(&backend); err != nil {
 		return 0, fmt.Errorf("read the backend's process id: %w", err)
 	}
 	return backend, nil

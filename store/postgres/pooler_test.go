@@ -12,7 +12,8 @@ import (
 )
 
 func TestAPoolerThatSharesSessionsIsRefused(t *testing.T) {
-	for _, settings := range []string{"pool_mode = transaction", "pool_mode = transaction\nserver_round_robin = 1", "pool_mode = statement"} {
+	for _, settings := range []string{"pool_mode = transaction", "pool_mode = transaction\nserver_round_robin = 1",
+		"pool_mode = statement"} {
 		t.Run(settings, func(t *testing.T) {
 			_, d := newDatabase(t)
 			bouncer := postgrestest.NewPgBouncer(t, d.Server, settings)
@@ -27,7 +28,8 @@ func TestAPoolerThatSharesSessionsIsRefused(t *testing.T) {
 			refused("the first look", store.Journal().Ready(t.Context()))
 			_, _, err := store.Journal().Append(t.Context(), storetest.Record(t, "key"))
 			refused("an append", err)
-			refused("store init", postgres.Init(t.Context(), bouncer.RoleURL(url.User(postgrestest.Owner), d.Database), role, ""))
+			refused("store init",
+				postgres.Init(t.Context(), bouncer.RoleURL(url.User(postgrestest.Owner), d.Database), role, ""))
 			_, err = postgres.Status(t.Context(), raw)
 			refused("doctor", err)
 			if n := d.Query(t, "SELECT size FROM log_head"); n != "0" {

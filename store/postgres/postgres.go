@@ -53,13 +53,14 @@ type Options struct {
 	ReadOnly bool             // the store writes no table and is no member of the cluster
 	Copying  bool             // for Import into an empty journal or an unfinished copy; Append is refused
 	Now      func() time.Time // nil means time.Now
-	MaxAhead time.Duration    // how far the newest record may be ahead of the clock; beyond it, Append is refused; zero means 5 min
-	Timeout  time.Duration    // how long a change is retried; zero means 8 s
-	Readers  int              // connections for reads; zero means 8. Writes use four more
-	Logger   *slog.Logger     // nil means none
-	Member   Identity         // this appliance; without a name, it is no member of the cluster
-	Versions string           // path of the file with the highest versions seen of API keys and stop state; "" for none
-	Counts   string           // path of the file with the counts of attestations; "" for none
+	// how far the newest record may be ahead of the clock; beyond it, Append is refused; zero means 5 min
+	MaxAhead time.Duration
+	Timeout  time.Duration // how long a change is retried; zero means 8 s
+	Readers  int           // connections for reads; zero means 8. Writes use four more
+	Logger   *slog.Logger  // nil means none
+	Member   Identity      // this appliance; without a name, it is no member of the cluster
+	Versions string        // path of the file with the highest versions seen of API keys and stop state; "" for none
+	Counts   string        // path of the file with the counts of attestations; "" for none
 
 	// Accept is called with each head before records are appended to it, under its lock. Its error fails the whole
 	// batch. Nil accepts every head.
@@ -230,7 +231,8 @@ func (s *Store) Close() error {
 		}
 		s.watch.close()
 		if err := s.counts.Close(); err != nil {
-			s.opts.Logger.Warn("the counts of attestations are not stored, so they are counted again after the start", "error", err)
+			s.opts.Logger.Warn("the counts of attestations are not stored, so they are counted again after the start",
+				"error", err)
 		}
 		s.closePools()
 	})
@@ -265,11 +267,13 @@ func (s *Store) Ahead() time.Duration {
 
 // unavailable is the error for clients if the database cannot be read or written.
 func unavailable(cause error) error {
-	return &appliance.Error{Code: appliance.CodeJournalUnavailable, Detail: "the journal is not available", RetryAfter: time.Second, Cause: cause}
+	return &appliance.Error{Code: appliance.CodeJournalUnavailable, Detail: "the journal is not available",
+		RetryAfter: time.Second, Cause: cause}
 }
 
 func timeout(ctx context.Context, doing string) error {
-	return appliance.Errorf(appliance.CodeTimeout, "the journal did not answer in time").Because(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
+	return appliance.Errorf(appliance.CodeTimeout,
+		"the journal did not answer in time").Because(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
 }
 
 func errReadOnly() error {

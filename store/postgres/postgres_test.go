@@ -69,7 +69,9 @@ func TestConformance(t *testing.T) {
 		return open(t, url, o)
 	}
 	t.Run("journal", func(t *testing.T) {
-		storetest.TestJournal(t, func(t *testing.T, now func() time.Time) appliance.Journal { return at(t, now).Journal() }, key.Verifier)
+		storetest.TestJournal(t, func(t *testing.T, now func() time.Time) appliance.Journal {
+			return at(t, now).Journal()
+		}, key.Verifier)
 	})
 	t.Run("keys", func(t *testing.T) {
 		storetest.TestKeys(t, func(t *testing.T) appliance.Keys { return at(t, time.Now).Keys() })

@@ -127,7 +127,8 @@ type child struct {
 
 func startChild(t *testing.T, env []string) *child {
 	t.Helper()
-	c := &child{cmd: exec.Command(os.Args[0], "-test.run=^TestProcesses$"), inside: make(chan struct{}), ended: make(chan struct{})}
+	c := &child{cmd: exec.Command(os.Args[0], "-test.run=^TestProcesses$"), inside: make(chan struct{}),
+		ended: make(chan struct{})}
 	c.cmd.Env = append(os.Environ(), env...)
 	c.cmd.Stderr = os.Stderr
 	out, err := c.cmd.StdoutPipe()

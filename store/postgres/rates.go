@@ -42,7 +42,8 @@ func (r Rates) Lease(ctx context.Context, wants []appliance.RateWant) ([]time.Du
 	batch := new(pgx.Batch)
 	batch.Queue("BEGIN")
 	batch.Queue("SET LOCAL synchronous_commit = off")
-	batch.Queue("INSERT INTO rates (key_id, paid) SELECT id, clock_timestamp() FROM unnest($1::text[]) AS n (id) ORDER BY id ON CONFLICT DO NOTHING", ids)
+	batch.Queue(
+		"INSERT INTO rates (key_id, paid) SELECT id, clock_timestamp() FROM unnest($1::text[]) AS n (id) ORDER BY id ON CONFLICT DO NOTHING", ids)
 	batch.Queue(leaseQuery, ids, seconds, bursts).Query(func(rows pgx.Rows) error {
 		var id string
 		var secs float64

@@ -11,7 +11,8 @@ import (
 
 func TestABucketGivesEachSecondOnce(t *testing.T) {
 	stores := openStores(t, 2)
-	want := []appliance.RateWant{{KeyID: "b", Time: 300 * time.Millisecond, Burst: time.Second}, {KeyID: "a", Time: 100 * time.Millisecond, Burst: time.Second}}
+	want := []appliance.RateWant{{KeyID: "b", Time: 300 * time.Millisecond, Burst: time.Second},
+		{KeyID: "a", Time: 100 * time.Millisecond, Burst: time.Second}}
 	began := time.Now()
 	var mu sync.Mutex
 	var given [2]time.Duration

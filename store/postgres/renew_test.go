@@ -62,7 +62,8 @@ func TestAnotherURLIsUsedOnceItLeadsToTheJournal(t *testing.T) {
 	check(t, err)
 
 	check(t, postgres.Init(t.Context(), d.URL(), name, "second"))
-	if err := store.CheckURL(t.Context(), as("wrong", d.Database)); err == nil || strings.Contains(err.Error(), "wrong@") {
+	if err := store.CheckURL(t.Context(), as("wrong", d.Database)); err == nil ||
+		strings.Contains(err.Error(), "wrong@") {
 		t.Errorf("a wrong password: %v", err)
 	}
 	elsewhere, _ := newDatabase(t)

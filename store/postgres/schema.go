@@ -55,9 +55,13 @@ func checkVersion(version, oldest int64) error {
 	case version == 0:
 		return fmt.Errorf("%w. As the database's owner, run: attestd store init", ErrNoSchema)
 	case version < newest:
-		return fmt.Errorf("%w: it has version %d, this attestd needs %d. As the database's owner, run: attestd store migrate", ErrOlderSchema, version, newest)
+		return fmt.Errorf(
+			"%w: it has version %d, this attestd needs %d. As the database's owner, run: attestd store migrate",
+			ErrOlderSchema, version, newest)
 	case oldest > newest:
-		return fmt.Errorf("%w: the database requires schema version %d or newer, this attestd has %d: install the newer attestd", ErrNewerSchema, oldest, newest)
+		return fmt.Errorf(
+			"%w: the database requires schema version %d or newer, this attestd has %d: install the newer attestd",
+			ErrNewerSchema, oldest, newest)
 	}
 	return nil
 }
@@ -105,7 +109,8 @@ func Migrate(ctx context.Context, url, role string) (from, to int64, err error) 
 func Status(ctx context.Context, url string) (Schema, error) {
 	schema := Schema{Newest: newestVersion()}
 	err := owner(ctx, url, func(ctx context.Context, conn *pgx.Conn) error {
-		err := conn.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&schema.Version)
+		err := conn.QueryRow(ctx,
+			"SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&schema.Version)
 		switch {
 		case stateOf(err) == stateNoTable:
 			return nil
@@ -174,11 +179,14 @@ func quoted(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""
 // makeRole creates a role with the privilege to log in and no other.
 func makeRole(ctx context.Context, conn *pgx.Conn, role, password string) error {
 	var powerful bool
-	err := conn.QueryRow(ctx, "SELECT rolsuper OR rolcreaterole OR rolcreatedb OR rolbypassrls OR rolreplication FROM pg_roles WHERE rolname = $1", role).Scan(&powerful)
+	err := conn.QueryRow(ctx,
+		"SELECT rolsuper OR rolcreaterole OR rolcreatedb OR rolbypassrls OR rolreplication FROM pg_roles WHERE rolname = $1", role).Scan(&powerful)
 	name := quoted(role)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		if _, err := conn.Exec(ctx, "CREATE ROLE "+name+" LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"); err != nil && stateOf(err) != stateRoleExists && stateOf(err) != stateUnique {
+		if _, err := conn.Exec(ctx, "CREATE ROLE "+name+
+			" LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"); err != nil && stateOf(
+			err) != stateRoleExists && stateOf(err) != stateUnique {
 			return err // otherwise another process has just created it
 		}
 	case err != nil:
@@ -218,7 +226,8 @@ func scramSecret(password string) (string, error) {
 	}
 	stored := sha256.Sum256(sign("Client Key"))
 	encode := base64.StdEncoding.EncodeToString
-	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s", rounds, encode(salt), encode(stored[:]), encode(sign("Server Key"))), nil
+	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s", rounds, encode(salt), encode(stored[:]),
+		encode(sign("Server Key"))), nil
 }
 
 // grant sets the privileges of a role and revokes all others.

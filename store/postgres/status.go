@@ -107,7 +107,8 @@ func (s *Store) Server(ctx context.Context) (server Server, err error) {
 	server.Remote = host != "" && !isLocal(host)
 	var clock time.Time
 	before := s.opts.Now()
-	err = conn.QueryRow(ctx, serverQuery).Scan(&server.Role, &server.Version, &server.TLS, &clock, &server.InRecovery, &server.Fsync, &server.FullPageWrites,
+	err = conn.QueryRow(ctx, serverQuery).Scan(&server.Role, &server.Version, &server.TLS, &clock, &server.InRecovery,
+		&server.Fsync, &server.FullPageWrites,
 		&server.SynchronousCommit, &server.SynchronousFor, &server.Connections, &server.Most)
 	if err != nil {
 		return server, answer(ctx, "query the database", err)
@@ -146,7 +147,8 @@ func (s *Store) rights(ctx context.Context, conn *pgx.Conn, server *Server) erro
 	for table, rights := range grants {
 		for right := range strings.SplitSeq(rights, ", ") {
 			var has bool
-			if err := conn.QueryRow(ctx, "SELECT coalesce(has_table_privilege(to_regclass($1), $2), false)", table, right).Scan(&has); err != nil {
+			if err := conn.QueryRow(ctx, "SELECT coalesce(has_table_privilege(to_regclass($1), $2), false)", table,
+				right).Scan(&has); err != nil {
 				return err
 			}
 			if !has {

@@ -35,7 +35,8 @@ func (s *Store) ChangeStopped(ctx context.Context, change func(string) (string, 
 			return err
 		}
 		h.stopped, h.stops, changed = next, h.stops+1, h
-		_, err = tx.Exec(ctx, "UPDATE log_head SET stopped = $1, stopped_version = $2, state_mac = $3 WHERE id = 1", h.stopped, h.stops, stateMAC(s.secret, h))
+		_, err = tx.Exec(ctx, "UPDATE log_head SET stopped = $1, stopped_version = $2, state_mac = $3 WHERE id = 1",
+			h.stopped, h.stops, stateMAC(s.secret, h))
 		return err
 	})
 	if err == nil {

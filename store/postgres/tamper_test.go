@@ -34,10 +34,13 @@ func TestVerifyNamesWhatWasChanged(t *testing.T) {
 		change string
 		want   []found // exactly these
 	}{
-		"a leaf's salt":        {replaceLeaf(7, `'"salt":"..'`, `'"salt":"zz'`), []found{{7, "record"}, {7, "tree"}, {255, "tree"}, {-1, "checkpoint"}}},
-		"a leaf's signature":   {replaceLeaf(7, `'"v":2'`, `'"v":3'`), []found{{7, "signature"}, {7, "tree"}, {255, "tree"}, {-1, "checkpoint"}}},
+		"a leaf's salt": {replaceLeaf(7, `'"salt":"..'`, `'"salt":"zz'`),
+			[]found{{7, "record"}, {7, "tree"}, {255, "tree"}, {-1, "checkpoint"}}},
+		"a leaf's signature": {replaceLeaf(7, `'"v":2'`, `'"v":3'`),
+			[]found{{7, "signature"}, {7, "tree"}, {255, "tree"}, {-1, "checkpoint"}}},
 		"a leaf with its hash": {resealed(leaves[7]), []found{{255, "tree"}, {-1, "checkpoint"}}},
-		"a record dropped":     {"DELETE FROM records WHERE index = 7", []found{{7, "record"}, {255, "tree"}, {-1, "checkpoint"}}},
+		"a record dropped": {"DELETE FROM records WHERE index = 7",
+			[]found{{7, "record"}, {255, "tree"}, {-1, "checkpoint"}}},
 		"the last one dropped": {"DELETE FROM records WHERE index = 299", []found{{299, "record"}, {-1, "checkpoint"}}},
 		"a record too many":    {copyOf(7, 300), []found{{-1, "record"}}},
 		"a record before all":  {copyOf(7, -1), []found{{-1, "record"}}},
@@ -45,15 +48,20 @@ func TestVerifyNamesWhatWasChanged(t *testing.T) {
 		"a hash":               {"UPDATE records SET hash = sha256(hash) WHERE index = 7", []found{{7, "tree"}}},
 		"an id":                {"UPDATE records SET id = gen_random_uuid() WHERE index = 7", []found{{7, "lookup"}}},
 		"an API key":           {"UPDATE records SET key_id = 'other' WHERE index = 7", []found{{7, "lookup"}}},
-		"a time":               {"UPDATE records SET time = time - interval '1 second' WHERE index = 7", []found{{7, "lookup"}}},
-		"an idempotency key":   {"UPDATE records SET idempotency_key = 'other' WHERE index = 7", []found{{7, "lookup"}}},
+		"a time": {"UPDATE records SET time = time - interval '1 second' WHERE index = 7",
+			[]found{{7, "lookup"}}},
+		"an idempotency key": {"UPDATE records SET idempotency_key = 'other' WHERE index = 7",
+			[]found{{7, "lookup"}}},
 		"an idempotency key's": {"UPDATE records SET idempotency_key = NULL WHERE index = 7", []found{{7, "lookup"}}},
 		"a tile's hash":        {"UPDATE hashes SET hash = sha256(hash)", []found{{255, "tree"}}},
 		"a tile dropped":       {"DELETE FROM hashes", []found{{255, "tree"}, {-1, "tree"}}},
-		"a tile too many":      {"INSERT INTO hashes SELECT generation, level, 1, hash FROM hashes", []found{{-1, "tree"}}},
-		"an older checkpoint":  {"UPDATE log_head SET checkpoint = '" + string(earlier) + "'", []found{{-1, "checkpoint"}}},
-		"a smaller head":       {"UPDATE log_head SET size = 270", []found{{-1, "record"}, {-1, "checkpoint"}}},
-		"the tree's edge":      {"UPDATE log_head SET edge = set_byte(edge, 0, get_byte(edge, 0) # 1)", []found{{-1, "checkpoint"}}},
+		"a tile too many": {"INSERT INTO hashes SELECT generation, level, 1, hash FROM hashes",
+			[]found{{-1, "tree"}}},
+		"an older checkpoint": {"UPDATE log_head SET checkpoint = '" + string(earlier) + "'",
+			[]found{{-1, "checkpoint"}}},
+		"a smaller head": {"UPDATE log_head SET size = 270", []found{{-1, "record"}, {-1, "checkpoint"}}},
+		"the tree's edge": {"UPDATE log_head SET edge = set_byte(edge, 0, get_byte(edge, 0) # 1)",
+			[]found{{-1, "checkpoint"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d.Exec(t, test.change)
@@ -107,7 +115,8 @@ func putBack(t *testing.T, d *postgrestest.Database) {
 
 // replaceLeaf replaces the match of a regular expression in a leaf.
 func replaceLeaf(index int64, old, replacement string) string {
-	return fmt.Sprintf("UPDATE records SET leaf = convert_to(regexp_replace(convert_from(leaf, 'UTF8'), %s, %s), 'UTF8') WHERE index = %d", old, replacement, index)
+	return fmt.Sprintf(
+		"UPDATE records SET leaf = convert_to(regexp_replace(convert_from(leaf, 'UTF8'), %s, %s), 'UTF8') WHERE index = %d", old, replacement, index)
 }
 
 // resealed gives the record of a leaf another salt and the matching hash.
@@ -120,9 +129,11 @@ func resealed(leaf []byte) string {
 }
 
 func copyOf(index, to int64) string {
-	return fmt.Sprintf("INSERT INTO records (index, id, key_id, time, hash, leaf) SELECT %d, gen_random_uuid(), key_id, time, hash, leaf FROM records WHERE index = %d", to, index)
+	return fmt.Sprintf(
+		"INSERT INTO records (index, id, key_id, time, hash, leaf) SELECT %d, gen_random_uuid(), key_id, time, hash, leaf FROM records WHERE index = %d", to, index)
 }
 
 func swapped(i, k int64) string {
-	return fmt.Sprintf("UPDATE records SET index = -1000 WHERE index = %d; UPDATE records SET index = %[1]d WHERE index = %d; UPDATE records SET index = %[2]d WHERE index = -1000", i, k)
+	return fmt.Sprintf(
+		"UPDATE records SET index = -1000 WHERE index = %d; UPDATE records SET index = %[1]d WHERE index = %d; UPDATE records SET index = %[2]d WHERE index = -1000", i, k)
 }

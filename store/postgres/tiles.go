@@ -48,7 +48,8 @@ func (j *Journal) Prove(ctx context.Context, index int64) (appliance.InclusionPr
 		return none(answer(ctx, "prove a record", err))
 	}
 	proof := appliance.InclusionProof{
-		Index: index, TreeSize: h.tree.N, Checkpoint: string(h.checkpoint), LeafHash: leaf[0][:], Hashes: make([][]byte, len(path)),
+		Index: index, TreeSize: h.tree.N, Checkpoint: string(h.checkpoint), LeafHash: leaf[0][:],
+		Hashes: make([][]byte, len(path)),
 	}
 	for i := range path {
 		proof.Hashes[i] = path[i][:]
@@ -74,7 +75,8 @@ func (s *Store) prove(ctx context.Context, h *head, entries []appliance.Entry) e
 	}
 	for i, e := range entries {
 		if hashes[i] != tlog.RecordHash(e.Leaf) {
-			return fmt.Errorf("%w: record %d differs from its leaf in the tree. For details run: attestd log verify", ErrForged, e.Index)
+			return fmt.Errorf("%w: record %d differs from its leaf in the tree. For details run: attestd log verify",
+				ErrForged, e.Index)
 		}
 	}
 	return nil
@@ -104,8 +106,9 @@ func inTree(t tlog.Tile, size int64) bool {
 	if t.H != tileHeight || t.L < 0 || t.L > 7 || t.N < 0 || t.W < 1 || t.W > tileWidth {
 		return false
 	}
-	hashes := size >> (tileHeight * t.L)                                     // number of hashes on the level
-	return t.N <= hashes>>tileHeight && t.N<<tileHeight+int64(t.W) <= hashes // the first so that the second cannot overflow
+	hashes := size >> (tileHeight * t.L) // number of hashes on the level
+	// the first so that the second cannot overflow
+	return t.N <= hashes>>tileHeight && t.N<<tileHeight+int64(t.W) <= hashes
 }
 
 // hashes returns a reader that verifies each hash against the root of h.
@@ -183,7 +186,8 @@ func (t *tiles) ReadTiles(wanted []tlog.Tile) ([][]byte, error) {
 		}
 		first := tile.N << tileHeight
 		end := first + int64(tile.W)
-		query, args := "SELECT hash FROM records WHERE index >= $1 AND index < $2 ORDER BY index", []any{first - t.head.continued, end - t.head.continued}
+		query, args := "SELECT hash FROM records WHERE index >= $1 AND index < $2 ORDER BY index",
+			[]any{first - t.head.continued, end - t.head.continued}
 		if tile.L > 0 {
 			query, args = "SELECT hash FROM hashes WHERE generation = $3 AND level = $4 AND n >= $1 AND n < $2 ORDER BY n", []any{first, end, t.head.generation, tile.L}
 		}

@@ -113,7 +113,8 @@ func (v *auditor) begin() error {
 		v.report(-1, uuid.Nil, "record", "the database has %d records beyond the checkpoint's %d", n, v.size)
 	}
 	if want := countRoots(v.size); roots != want {
-		v.report(-1, uuid.Nil, "tree", "the database has %d stored hashes of tiles, but a tree needs %d for %d records", roots, want, v.size)
+		v.report(-1, uuid.Nil, "tree", "the database has %d stored hashes of tiles, but a tree needs %d for %d records",
+			roots, want, v.size)
 	}
 	return nil
 }
@@ -142,8 +143,9 @@ func (v *auditor) readBlock(n int64) (b block, err error) {
 	first := n * verifyStep
 	end := min(v.size, first+verifyStep)
 	b.records = make([]stored, end-first)
-	rows, err := v.store.read.Query(ctx, "SELECT index, id, key_id, idempotency_key, time, hash, leaf, digest, unspendable FROM records "+
-		"WHERE index >= $1 AND index < $2", first-v.continued, end-v.continued)
+	rows, err := v.store.read.Query(ctx,
+		"SELECT index, id, key_id, idempotency_key, time, hash, leaf, digest, unspendable FROM records "+
+			"WHERE index >= $1 AND index < $2", first-v.continued, end-v.continued)
 	if err == nil {
 		err = scanStored(rows, b.records, first-v.continued)
 	}
@@ -182,7 +184,8 @@ func (v *auditor) addBlock(n int64, b block) error {
 func scanStored(rows pgx.Rows, records []stored, first int64) error {
 	for rows.Next() {
 		var r stored
-		if err := rows.Scan(&r.index, &r.id, &r.keyID, &r.idempotentBy, &r.time, &r.hash, &r.leaf, &r.digest, &r.unspendable); err != nil {
+		if err := rows.Scan(&r.index, &r.id, &r.keyID, &r.idempotentBy, &r.time, &r.hash, &r.leaf, &r.digest,
+			&r.unspendable); err != nil {
 			return err
 		}
 		records[r.index-first] = r
@@ -194,7 +197,8 @@ func scanStored(rows pgx.Rows, records []stored, first int64) error {
 func (v *auditor) tiles(ctx context.Context, roots []root) error {
 	for _, want := range roots {
 		var hash []byte
-		err := v.store.read.QueryRow(ctx, "SELECT hash FROM hashes WHERE generation = $1 AND level = $2 AND n = $3", v.generation, want.level, want.n).Scan(&hash)
+		err := v.store.read.QueryRow(ctx, "SELECT hash FROM hashes WHERE generation = $1 AND level = $2 AND n = $3",
+			v.generation, want.level, want.n).Scan(&hash)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
@@ -229,14 +233,21 @@ func (v *auditor) lookUp(ctx context.Context, records []stored) (lookups, error)
 	q.Queue("SELECT id, index FROM records WHERE id = ANY($1)", ids).Query(func(rows pgx.Rows) error {
 		var id uuid.UUID
 		var index int64
-		_, err := pgx.ForEachRow(rows, []any{&id, &index}, func() error { found.byID[id] = index + v.continued; return nil })
+		_, err := pgx.ForEachRow(rows, []any{&id, &index}, func() error {
+			found.byID[id] = index + v.continued
+			return nil
+		})
 		return err
 	})
 	q.Queue("SELECT q.k, q.i, r.index FROM unnest($1::text[], $2::text[]) AS q (k, i), "+
-		"LATERAL (SELECT index FROM records WHERE key_id = q.k AND idempotency_key = q.i LIMIT 1) AS r", keys, names).Query(func(rows pgx.Rows) error {
+		"LATERAL (SELECT index FROM records WHERE key_id = q.k AND idempotency_key = q.i LIMIT 1) AS r", keys,
+		names).Query(func(rows pgx.Rows) error {
 		var name idempotent
 		var index int64
-		_, err := pgx.ForEachRow(rows, []any{&name.key, &name.name, &index}, func() error { found.byName[name] = index + v.continued; return nil })
+		_, err := pgx.ForEachRow(rows, []any{&name.key, &name.name, &index}, func() error {
+			found.byName[name] = index + v.continued
+			return nil
+		})
 		return err
 	})
 	return found, v.store.read.SendBatch(ctx, q).Close()
@@ -277,7 +288,8 @@ func (v *auditor) columns(n int64, r *stored, e appliance.Entry, found lookups) 
 	check("unspendable", bytes.Equal(r.unspendable, want.unspendable))
 	check("time", r.time.Equal(e.Time()))
 	at, ok = found.byName[idempotent{record.KeyID, record.IdempotencyKey}]
-	check("idempotency_key", text(r.idempotentBy) == record.IdempotencyKey && (record.IdempotencyKey == "" || ok && at == n))
+	check("idempotency_key", text(r.idempotentBy) == record.IdempotencyKey &&
+		(record.IdempotencyKey == "" || ok && at == n))
 }
 
 // text returns "" for nil (NULL).

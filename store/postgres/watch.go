@@ -128,7 +128,8 @@ func (w *watch) ask(ctx context.Context) (*head, error) {
 	var clock time.Time
 	var readOnly string
 	before := s.opts.Now()
-	const query = "SELECT " + headColumns + ", clock_timestamp(), current_setting('transaction_read_only') FROM log_head WHERE id = 1"
+	const query = "SELECT " + headColumns +
+		", clock_timestamp(), current_setting('transaction_read_only') FROM log_head WHERE id = 1"
 	if err := s.write.QueryRow(ctx, query).Scan(append(r.into(), &clock, &readOnly)...); err != nil {
 		return nil, err
 	}
@@ -195,8 +196,8 @@ func (w *watch) ready(ctx context.Context) error {
 	return nil
 }
 
-// beat writes this appliance's heartbeat. If another process has replaced the row since the last heartbeat of this one, both use the
-// same name, and the row says so.
+// beat writes this appliance's heartbeat. If another process has replaced the row since the last heartbeat of this one,
+// both use the same name, and the row says so.
 func (s *Store) beat(ctx context.Context, conn *pgxpool.Conn) (server time.Time, err error) {
 	member, size := s.opts.Member, int64(0)
 	if h := s.head.Load(); h != nil {
@@ -210,14 +211,16 @@ func (s *Store) beat(ctx context.Context, conn *pgxpool.Conn) (server time.Time,
 	if at := s.writer.lastAppend.Load(); at != nil {
 		last = at
 	}
-	err = conn.QueryRow(ctx, "INSERT INTO members (name, version, signer, size, last_append, last_seen, instance, scheme, policy, screening) "+
-		"VALUES ($1, $2, $3, $4, $5, clock_timestamp(), $6, $7, $8, $9) "+
-		"ON CONFLICT (name) DO UPDATE SET version = excluded.version, signer = excluded.signer, size = excluded.size, "+
-		"last_append = coalesce(excluded.last_append, members.last_append), last_seen = excluded.last_seen, "+
-		"instance = excluded.instance, scheme = excluded.scheme, policy = excluded.policy, screening = excluded.screening, "+
-		"shared_seen = CASE WHEN $10 AND members.instance <> excluded.instance THEN excluded.last_seen ELSE members.shared_seen END "+
-		"RETURNING pg_postmaster_start_time()",
-		member.Name, member.Version, now.Signer, size, last, s.instance, now.Scheme, now.Policy, now.Screening, s.beaten.Load()).Scan(&server)
+	err = conn.QueryRow(ctx,
+		"INSERT INTO members (name, version, signer, size, last_append, last_seen, instance, scheme, policy, screening) "+
+			"VALUES ($1, $2, $3, $4, $5, clock_timestamp(), $6, $7, $8, $9) "+
+			"ON CONFLICT (name) DO UPDATE SET version = excluded.version, signer = excluded.signer, size = excluded.size, "+
+			"last_append = coalesce(excluded.last_append, members.last_append), last_seen = excluded.last_seen, "+
+			"instance = excluded.instance, scheme = excluded.scheme, policy = excluded.policy, screening = excluded.screening, "+
+			"shared_seen = CASE WHEN $10 AND members.instance <> excluded.instance THEN excluded.last_seen ELSE members.shared_seen END "+
+			"RETURNING pg_postmaster_start_time()",
+		member.Name, member.Version, now.Signer, size, last, s.instance, now.Scheme, now.Policy, now.Screening,
+		s.beaten.Load()).Scan(&server)
 	if err == nil {
 		s.beaten.Store(true)
 	}
@@ -238,15 +241,17 @@ type Member struct {
 
 // Members returns the appliances that were seen in the last day, sorted by name.
 func (s *Store) Members(ctx context.Context) ([]Member, error) {
-	rows, err := s.read.Query(ctx, "SELECT name, version, instance, signer, scheme, policy, screening, size, last_append, last_seen, "+
-		"last_seen > clock_timestamp() - $1::interval, coalesce(shared_seen > clock_timestamp() - $1::interval, false) "+
-		"FROM members WHERE last_seen > clock_timestamp() - interval '1 day' ORDER BY name", liveFor)
+	rows, err := s.read.Query(ctx,
+		"SELECT name, version, instance, signer, scheme, policy, screening, size, last_append, last_seen, "+
+			"last_seen > clock_timestamp() - $1::interval, coalesce(shared_seen > clock_timestamp() - $1::interval, false) "+
+			"FROM members WHERE last_seen > clock_timestamp() - interval '1 day' ORDER BY name", liveFor)
 	if err != nil {
 		return nil, answer(ctx, "read the members", err)
 	}
 	members, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m Member, err error) {
 		var last *time.Time
-		err = row.Scan(&m.Name, &m.Version, &m.Instance, &m.Signer, &m.Scheme, &m.Policy, &m.Screening, &m.Size, &last, &m.LastSeen, &m.Live, &m.Shared)
+		err = row.Scan(&m.Name, &m.Version, &m.Instance, &m.Signer, &m.Scheme, &m.Policy, &m.Screening, &m.Size, &last,
+			&m.LastSeen, &m.Live, &m.Shared)
 		if last != nil {
 			m.LastAppend = last.UTC()
 		}

@@ -39,7 +39,8 @@ type writer struct {
 	store      *Store
 	queue      *queue.Queue[change]
 	lastAppend atomic.Pointer[time.Time] // by the clock of records
-	begun      atomic.Int64              // start of the running batch, in Unix nanoseconds of the system's clock; 0 if no batch is running
+	// start of the running batch, in Unix nanoseconds of the system's clock; 0 if no batch is running
+	begun atomic.Int64
 
 	warned time.Time // owned by the goroutine that writes, like unsaid
 	unsaid int       // number of later failed attempts that were not logged
@@ -87,7 +88,8 @@ func (w *writer) warn(b *batch, attempt int, err error) {
 		w.unsaid++
 		return
 	}
-	w.store.opts.Logger.Warn("journal: a batch was not committed", "error", explain(err), "records", len(b.ops), "attempt", attempt+1,
+	w.store.opts.Logger.Warn("journal: a batch was not committed", "error", explain(err), "records", len(b.ops),
+		"attempt", attempt+1,
 		"unknown", b.unknown, "others_since", w.unsaid)
 	w.warned, w.unsaid = time.Now(), 0
 }
@@ -199,7 +201,8 @@ func (s *Store) abandon(conn *pgxpool.Conn, err error) {
 }
 
 // errCancelled is returned for a COMMIT that succeeded on the primary only.
-var errCancelled = errors.New("the wait for the synchronous standby was cancelled: the commit is lost if that standby is promoted")
+var errCancelled = errors.New(
+	"the wait for the synchronous standby was cancelled: the commit is lost if that standby is promoted")
 
 // replicated returns errCancelled if the last COMMIT did not wait for its standby.
 func replicated(conn *pgxpool.Conn) error {

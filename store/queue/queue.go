@@ -14,9 +14,10 @@ import (
 const (
 	maxBatch = 1024 // maximum operations in the queue and in the running commit together
 
-	gatherBatch = 32                     // number of operations that is worth a commit, even if more are pending
-	leastGather = 250 * time.Microsecond // a commit waits for pending operations for half the duration of the previous one,
-	mostGather  = 8 * time.Millisecond   // within these bounds
+	gatherBatch = 32 // number of operations that is worth a commit, even if more are pending
+	// a commit waits for pending operations for half the duration of the previous one,
+	leastGather = 250 * time.Microsecond
+	mostGather  = 8 * time.Millisecond // within these bounds
 )
 
 // Op is one change that a caller waits for. Its Value holds the change to write and the result for the caller.
@@ -203,5 +204,6 @@ func (q *Queue[T]) answer(o *Op[T], err error) {
 }
 
 func timeout(ctx context.Context, doing string) error {
-	return appliance.Errorf(appliance.CodeTimeout, "the journal did not answer in time").Because(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
+	return appliance.Errorf(appliance.CodeTimeout,
+		"the journal did not answer in time").Because(fmt.Errorf("%s: %w", doing, context.Cause(ctx)))
 }

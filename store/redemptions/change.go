@@ -166,7 +166,8 @@ func remove(tx *bbolt.Tx, b *bbolt.Bucket, r chain.Redemption) error {
 func rewindPosition(b *bbolt.Bucket, rpc string, first uint64, to *chain.Block) error {
 	var above [][]byte
 	c := b.Bucket(bucketAnchors).Cursor()
-	for key, _ := c.Seek(anchorKey(rpc, first)); len(key) == len(rpc)+8 && bytes.HasPrefix(key, []byte(rpc)); key, _ = c.Next() {
+	for key, _ := c.Seek(anchorKey(rpc, first)); len(key) == len(rpc)+8 &&
+		bytes.HasPrefix(key, []byte(rpc)); key, _ = c.Next() {
 		above = append(above, slices.Clone(key))
 	}
 	for _, key := range above {
@@ -210,7 +211,8 @@ func (s *Store) Judge(name string, judged []chain.Redemption) error {
 			if len(kept.Reports) != len(r.Reports) {
 				continue // another RPC has reported it in the meantime; it is judged again
 			}
-			kept.AttestationID, kept.KeyID, kept.Verdict, kept.Open, kept.Halted = r.AttestationID, r.KeyID, r.Verdict, r.Open, r.Halted
+			kept.AttestationID, kept.KeyID, kept.Verdict, kept.Open, kept.Halted = r.AttestationID, r.KeyID, r.Verdict,
+				r.Open, r.Halted
 			if err := put(b, keyOf(r), kept); err != nil {
 				return err
 			}

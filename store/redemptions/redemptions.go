@@ -81,9 +81,11 @@ func open(path string, readOnly bool) (s *Store, err error) {
 			err = fmt.Errorf("open %s: %w: %v", path, ErrDamaged, cause)
 		}
 	}()
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, ReadOnly: readOnly, FreelistType: bbolt.FreelistMapType})
+	db, err := bbolt.Open(path, 0o600,
+		&bbolt.Options{Timeout: lockTimeout, ReadOnly: readOnly, FreelistType: bbolt.FreelistMapType})
 	switch {
-	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
+	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum),
+		errors.Is(err, bbolterrors.ErrVersionMismatch):
 		return nil, fmt.Errorf("open %s: %w: %w", path, ErrDamaged, err)
 	case errors.Is(err, bbolterrors.ErrTimeout):
 		return nil, fmt.Errorf("open %s: in use by another process; is attestd running?", path)
@@ -141,7 +143,8 @@ func keyOf(r chain.Redemption) []byte {
 	key := binary.BigEndian.AppendUint64(nil, r.Block)
 	key = append(key, r.BlockHash[:]...)
 	key = binary.BigEndian.AppendUint32(key, uint32(r.LogIndex))
-	said := sha256.Sum256(binary.BigEndian.AppendUint64(slices.Concat(r.Hash[:], r.Amount[:], r.TransactionHash[:]), uint64(r.Time.Unix())))
+	said := sha256.Sum256(binary.BigEndian.AppendUint64(slices.Concat(r.Hash[:], r.Amount[:], r.TransactionHash[:]),
+		uint64(r.Time.Unix())))
 	return append(key, said[:16]...)
 }
 

@@ -47,7 +47,8 @@ func block(n uint64) chain.Block {
 
 // redeemed returns the redemption of hash h in block n.
 func redeemed(n uint64, h byte) chain.Redemption {
-	return chain.Redemption{Contract: name, Hash: appliance.Digest{h}, Amount: chain.Amount{31: h}, Block: n, BlockHash: block(n).Hash, TransactionHash: appliance.Digest{h, h}, Time: block(n).Time}
+	return chain.Redemption{Contract: name, Hash: appliance.Digest{h}, Amount: chain.Amount{31: h}, Block: n,
+		BlockHash: block(n).Hash, TransactionHash: appliance.Digest{h, h}, Time: block(n).Time}
 }
 
 func advance(t *testing.T, s *redemptions.Store, rpc string, to uint64, found ...chain.Redemption) {
@@ -158,7 +159,8 @@ func TestVerdictsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	found, err := s.ByHash(known.Hash)
-	if err != nil || len(found) != 1 || *found[0].AttestationID != id || found[0].KeyID != "payments" || found[0].Verdict != chain.Known {
+	if err != nil || len(found) != 1 || *found[0].AttestationID != id || found[0].KeyID != "payments" ||
+		found[0].Verdict != chain.Known {
 		t.Errorf("%+v, %v", found, err)
 	}
 	if open, _ = s.Open(name); len(open) != 1 || open[0].Verdict != "" || len(open[0].Reports) != 2 {

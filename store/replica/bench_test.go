@@ -24,7 +24,8 @@ func BenchmarkReplicaPage(b *testing.B) {
 			if sampled++; sampled%max(1, transfers/2000) == 0 {
 				sender, _ := row.Text(index.TransferSenderCanonicalColumn)
 				transaction, _ := row.Text(index.TransferSendTransactionColumn)
-				orders, senders, transactions = append(orders, row.SortOrder()), append(senders, sender), append(transactions, transaction)
+				orders, senders, transactions = append(orders, row.SortOrder()), append(senders, sender),
+					append(transactions, transaction)
 			}
 			return nil
 		})

@@ -21,7 +21,8 @@ func BenchmarkImport(b *testing.B) {
 		b.StopTimer()
 		r := newReplica(b)
 		b.StartTimer()
-		if _, err := dataset.Import(b.Context(), dataset.Into(r), bytes.NewReader(lines), dataset.ImportOptions{}); err != nil {
+		if _, err := dataset.Import(b.Context(), dataset.Into(r), bytes.NewReader(lines),
+			dataset.ImportOptions{}); err != nil {
 			b.Fatal(err)
 		}
 		b.StopTimer()
@@ -48,7 +49,8 @@ func BenchmarkFollow(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer r.Close()
-	world, err := dataset.NewWorld(b.Context(), dataset.GenerateOptions{Transfers: 100_000, Seed: 1, Now: storetest.ReplicaNow}, dataset.Sink(b.Context(), r))
+	world, err := dataset.NewWorld(b.Context(),
+		dataset.GenerateOptions{Transfers: 100_000, Seed: 1, Now: storetest.ReplicaNow}, dataset.Sink(b.Context(), r))
 	if err != nil {
 		b.Fatal(err)
 	}

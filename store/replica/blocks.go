@@ -243,7 +243,8 @@ func (p *blockPacker) pack(name []byte) []byte {
 	out = binary.AppendUvarint(out, uint64(len(p.ends)))
 	out = binary.AppendUvarint(out, uint64(len(columns)))
 	l := &p.layout
-	l.raw, l.halves, l.codes, l.padded = l.raw[:0], l.halves[:0], l.codes[:0], append(l.padded[:0], make([]byte, len(columns))...)
+	l.raw, l.halves, l.codes, l.padded = l.raw[:0], l.halves[:0], l.codes[:0],
+		append(l.padded[:0], make([]byte, len(columns))...)
 	for i := range columns {
 		out = l.add(out, i, &columns[i])
 	}

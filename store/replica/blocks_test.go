@@ -21,7 +21,8 @@ var keyKinds = []struct {
 		return fmt.Sprintf("%06x-%027x", random.Uint32()%4096, random.Uint64())
 	}},
 	{"times", func(random *rand.Rand) string {
-		return fmt.Sprintf("\x00\x01term2026-05-%02dT%02d:%02d:00Z-%04d", 1+random.IntN(28), random.IntN(24), random.IntN(60), random.IntN(10000))
+		return fmt.Sprintf("\x00\x01term2026-05-%02dT%02d:%02d:00Z-%04d", 1+random.IntN(28), random.IntN(24),
+			random.IntN(60), random.IntN(10000))
 	}},
 	{"any bytes", func(random *rand.Rand) string {
 		text := make([]byte, 1+random.IntN(40))
@@ -30,7 +31,9 @@ var keyKinds = []struct {
 		}
 		return string(text)
 	}},
-	{"the beginnings of others, and zero bytes", func(random *rand.Rand) string { return string(make([]byte, 1+random.IntN(300))) }},
+	{"the beginnings of others, and zero bytes", func(random *rand.Rand) string {
+		return string(make([]byte, 1+random.IntN(300)))
+	}},
 	{"long ones", func(random *rand.Rand) string { return fmt.Sprintf("%0*d", 900+random.IntN(130), random.Uint64()) }},
 }
 
@@ -41,7 +44,8 @@ func TestBlocksHaveTheirKeys(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(1, 2))
-			db, err := bbolt.Open(filepath.Join(t.TempDir(), "blocks.db"), 0o600, &bbolt.Options{NoSync: true, PageSize: pageSize})
+			db, err := bbolt.Open(filepath.Join(t.TempDir(), "blocks.db"), 0o600,
+				&bbolt.Options{NoSync: true, PageSize: pageSize})
 			check(t, err)
 			defer db.Close()
 			there := make(map[string]bool)
@@ -67,7 +71,9 @@ func TestBlocksHaveTheirKeys(t *testing.T) {
 					}
 				}
 				check(t, db.View(func(tx *bbolt.Tx) error {
-					compareBlocks(t, tx.Bucket([]byte("blocks")), there, func() []byte { return []byte(kind.key(random)) })
+					compareBlocks(t, tx.Bucket([]byte("blocks")), there, func() []byte {
+						return []byte(kind.key(random))
+					})
 					return nil
 				}))
 			}
@@ -165,7 +171,8 @@ func expectKey(t *testing.T, got []byte, want []string, at int) {
 func TestLapsFillPages(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
-	db, err := bbolt.Open(filepath.Join(t.TempDir(), "blocks.db"), 0o600, &bbolt.Options{NoSync: true, PageSize: pageSize})
+	db, err := bbolt.Open(filepath.Join(t.TempDir(), "blocks.db"), 0o600,
+		&bbolt.Options{NoSync: true, PageSize: pageSize})
 	check(t, err)
 	defer db.Close()
 	gathered := make(map[string]bool)
@@ -198,7 +205,8 @@ func TestLapsFillPages(t *testing.T) {
 // compaction has reached.
 func TestASweepRewritesNoBlockTwice(t *testing.T) {
 	t.Parallel()
-	db, err := bbolt.Open(filepath.Join(t.TempDir(), "blocks.db"), 0o600, &bbolt.Options{NoSync: true, PageSize: pageSize})
+	db, err := bbolt.Open(filepath.Join(t.TempDir(), "blocks.db"), 0o600,
+		&bbolt.Options{NoSync: true, PageSize: pageSize})
 	check(t, err)
 	defer db.Close()
 	there := make(map[string]bool)

@@ -64,30 +64,37 @@ type rowReader interface {
 var (
 	transferByHash    = textPostings("transfer.hash", index.TransferPacketColumn)
 	transferByTx      = textPostings("transfer.tx", index.TransferSendTransactionColumn)
-	transferByAddress = textPostings("transfer.address", index.TransferSenderCanonicalColumn, index.TransferReceiverCanonicalColumn)
-	transferByRoute   = routePostings("transfer.route", index.TransferSourceChainColumn, index.TransferDestinationChainColumn, nil)
-	transferByNumber  = &postings{bucket: []byte("transfer.index"), terms: transferNumberTerms}
+	transferByAddress = textPostings("transfer.address", index.TransferSenderCanonicalColumn,
+		index.TransferReceiverCanonicalColumn)
+	transferByRoute = routePostings("transfer.route", index.TransferSourceChainColumn,
+		index.TransferDestinationChainColumn, nil)
+	transferByNumber = &postings{bucket: []byte("transfer.index"), terms: transferNumberTerms}
 
 	packetByHash  = textPostings("packet.hash", index.PacketHashColumn)
 	packetByTx    = textPostings("packet.tx", index.PacketSendTransactionColumn)
 	packetByBlock = textPostings("packet.block", index.PacketSendBlockColumn)
-	packetByRoute = routePostings("packet.route", index.PacketSourceChainColumn, index.PacketDestinationChainColumn, nil)
-	packetByTime  = &postings{bucket: []byte("packet.sent"), terms: sentTerms}
+	packetByRoute = routePostings("packet.route", index.PacketSourceChainColumn, index.PacketDestinationChainColumn,
+		nil)
+	packetByTime = &postings{bucket: []byte("packet.sent"), terms: sentTerms}
 	// packetUnsettled holds the packets that are neither acknowledged nor timed out. They are in page order, not in the
 	// order of their deadlines, so that a page of late packets is a range. Only packets that are not late yet are
 	// skipped.
-	packetUnsettled = routePostings("packet.unsettled", index.PacketSourceChainColumn, index.PacketDestinationChainColumn, unsettled)
+	packetUnsettled = routePostings("packet.unsettled", index.PacketSourceChainColumn,
+		index.PacketDestinationChainColumn, unsettled)
 
 	transfers = &collection{
-		t: index.TransferType, number: 0, rows: []byte(index.TransferType.Name), sum: sumOf([]byte(index.TransferType.Name)), hash: transferByHash,
+		t: index.TransferType, number: 0, rows: []byte(index.TransferType.Name),
+		sum: sumOf([]byte(index.TransferType.Name)), hash: transferByHash,
 		postings: []*postings{transferByHash, transferByTx, transferByAddress, transferByRoute, transferByNumber},
 		order:    index.TransferSortOrderColumn, source: index.TransferSourceChainColumn,
 		destination: index.TransferDestinationChainColumn, sent: index.TransferSentColumn,
 	}
 	packets = &collection{
-		t: index.PacketType, number: 1, rows: []byte(index.PacketType.Name), sum: sumOf([]byte(index.PacketType.Name)), hash: packetByHash,
-		postings: []*postings{packetByHash, packetByTx, packetByBlock, packetByRoute, packetByTime, packetUnsettled, packetByStake, packetByCall},
-		order:    index.PacketSortOrderColumn, source: index.PacketSourceChainColumn,
+		t: index.PacketType, number: 1, rows: []byte(index.PacketType.Name), sum: sumOf([]byte(index.PacketType.Name)),
+		hash: packetByHash,
+		postings: []*postings{packetByHash, packetByTx, packetByBlock, packetByRoute, packetByTime, packetUnsettled,
+			packetByStake, packetByCall},
+		order: index.PacketSortOrderColumn, source: index.PacketSourceChainColumn,
 		destination: index.PacketDestinationChainColumn, sent: index.PacketSentColumn,
 	}
 
@@ -105,15 +112,16 @@ func collectionOf(t *index.Type) *collection {
 
 // textPostings are by the texts of columns. The case of hex digits does not matter.
 func textPostings(bucket string, columns ...int) *postings {
-	return &postings{bucket: []byte(bucket), recent: []byte(bucket + ".recent"), terms: func(row index.Row, add func(uint64)) {
-		var buf [256]byte
-		for _, f := range columns {
-			if text := row.AppendText(buf[:0], f); len(text) > 0 {
-				index.FoldHex(text)
-				add(termOf(text))
+	return &postings{bucket: []byte(bucket), recent: []byte(bucket + ".recent"),
+		terms: func(row index.Row, add func(uint64)) {
+			var buf [256]byte
+			for _, f := range columns {
+				if text := row.AppendText(buf[:0], f); len(text) > 0 {
+					index.FoldHex(text)
+					add(termOf(text))
+				}
 			}
-		}
-	}}
+		}}
 }
 
 // routePostings are by pair of chains, for the rows that qualify; nil means all rows.

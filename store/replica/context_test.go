@@ -31,7 +31,8 @@ func TestNothingIsReadForAContextThatHasEnded(t *testing.T) {
 					args = append(args, argument(t, method.Type.In(j)))
 				}
 				results := reflect.ValueOf(s).MethodByName(method.Name).Call(args)
-				if err, _ := results[len(results)-1].Interface().(error); appliance.CodeOf(err) != appliance.CodeTimeout {
+				if err, _ := results[len(results)-1].Interface().(error); appliance.CodeOf(
+					err) != appliance.CodeTimeout {
 					t.Errorf("%v, want %s", err, appliance.CodeTimeout)
 				}
 			})
@@ -70,7 +71,8 @@ const manyRows = 40 * askEvery
 // readsOverAll are the reads that loop over rows or keys.
 var readsOverAll = map[string]func(ctx context.Context, s index.Snapshot) error{
 	"a filter that few rows pass": func(ctx context.Context, s index.Snapshot) error {
-		_, err := s.Packets(ctx, index.PacketQuery{Exceeding: index.ExceedingAll, Page: index.Page{Limit: new(int32(1))}})
+		_, err := s.Packets(ctx,
+			index.PacketQuery{Exceeding: index.ExceedingAll, Page: index.Page{Limit: new(int32(1))}})
 		return err
 	},
 	"filters that no row passes together": func(ctx context.Context, s index.Snapshot) error {
@@ -78,7 +80,8 @@ var readsOverAll = map[string]func(ctx context.Context, s index.Snapshot) error{
 		return err
 	},
 	"addresses that no row has with the route": func(ctx context.Context, s index.Snapshot) error {
-		_, err := s.Transfers(ctx, index.TransferQuery{Addresses: []string{"0xeven", "0xnobody"}, DestinationChain: "odd.1"})
+		_, err := s.Transfers(ctx,
+			index.TransferQuery{Addresses: []string{"0xeven", "0xnobody"}, DestinationChain: "odd.1"})
 		return err
 	},
 	"all transfers of a block": func(ctx context.Context, s index.Snapshot) error {

@@ -38,8 +38,10 @@ func plain(n int) []index.Row {
 	var rows []index.Row
 	for i := range n {
 		transfer := index.Transfer{
-			SortOrder: fmt.Sprintf("%08d", i), PacketHash: fmt.Sprintf("0x%064x", i), SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1",
-			SenderCanonical: new(fmt.Sprintf("0x%040x", i%2)), ReceiverCanonical: new("0xff"), SendTransactionHash: new(fmt.Sprintf("0x%064x", 1_000_000+i)),
+			SortOrder: fmt.Sprintf("%08d", i), PacketHash: fmt.Sprintf("0x%064x", i), SourceUniversalChainID: "a.1",
+			DestUniversalChainID: "b.1",
+			SenderCanonical:      new(fmt.Sprintf("0x%040x", i%2)), ReceiverCanonical: new("0xff"),
+			SendTransactionHash: new(fmt.Sprintf("0x%064x", 1_000_000+i)),
 		}
 		if i%(n/5) == 1 {
 			transfer.SenderCanonical, transfer.DestUniversalChainID = new("0xrare"), "c.1"
@@ -77,9 +79,12 @@ func TestCostGrowsWithThePage(t *testing.T) {
 			{"no such packet", index.TransferQuery{PacketHash: "0x77"}, 0, 1},
 			{"busy account", index.TransferQuery{Addresses: []string{"0xFF"}}, 100, 210},
 			{"rare account", index.TransferQuery{Addresses: []string{"0xrare"}}, 5, 15},
-			{"rare account of the busy route's source", index.TransferQuery{Addresses: []string{"0xrare"}, SourceChain: "a.1"}, 5, 40},
-			{"rare route of a busy account", index.TransferQuery{Addresses: []string{"0xff"}, DestinationChain: "c.1"}, 5, 40},
-			{"rare route of another account", index.TransferQuery{Addresses: []string{"0x" + fmt.Sprintf("%040x", 0)}, DestinationChain: "c.1"}, 0, 40},
+			{"rare account of the busy route's source",
+				index.TransferQuery{Addresses: []string{"0xrare"}, SourceChain: "a.1"}, 5, 40},
+			{"rare route of a busy account", index.TransferQuery{Addresses: []string{"0xff"}, DestinationChain: "c.1"},
+				5, 40},
+			{"rare route of another account", index.TransferQuery{Addresses: []string{"0x" + fmt.Sprintf("%040x", 0)},
+				DestinationChain: "c.1"}, 0, 40},
 			{"no such transfer_index", index.TransferQuery{TransferIndex: new(int32(3))}, 0, 1},
 			{"the network of all chains", index.TransferQuery{Network: index.Mainnet}, 100, 100},
 			{"the network of none", index.TransferQuery{Network: index.Testnet}, 0, 0},
@@ -87,7 +92,8 @@ func TestCostGrowsWithThePage(t *testing.T) {
 		} {
 			rows, touched := touchedBy(t, r, test.q)
 			if rows != test.rows || touched > test.most {
-				t.Errorf("%d transfers, %s: %d rows, %d keys; want %d, at most %d", n, test.name, rows, touched, test.rows, test.most)
+				t.Errorf("%d transfers, %s: %d rows, %d keys; want %d, at most %d", n, test.name, rows, touched,
+					test.rows, test.most)
 			}
 		}
 	}
@@ -238,11 +244,13 @@ func TestStatusAndHealth(t *testing.T) {
 	fill(t, r, 400)
 	err := r.View(t.Context(), func(s index.Snapshot) error {
 		status, err := s.Status(t.Context())
-		if err != nil || status.Rows["transfer"] != 400 || status.Rows["chain"] != 14 || status.Bytes == 0 || !status.Newest.After(status.Oldest) {
+		if err != nil || status.Rows["transfer"] != 400 || status.Rows["chain"] != 14 || status.Bytes == 0 ||
+			!status.Newest.After(status.Oldest) {
 			t.Errorf("%+v, %v", status, err)
 		}
 		checks, err := s.Health(t.Context())
-		if err != nil || len(checks) != 2 || checks[0].Environment != index.Mainnet || checks[0].Status != index.HealthOK {
+		if err != nil || len(checks) != 2 || checks[0].Environment != index.Mainnet ||
+			checks[0].Status != index.HealthOK {
 			t.Errorf("%+v, %v", checks, err)
 		}
 		return nil

@@ -80,7 +80,8 @@ func agree(t *testing.T, r *Store) int {
 			tx, _ := row.Text(index.TransferSendTransactionColumn)
 			sender, _ := row.Text(index.TransferSenderCanonicalColumn)
 			newer := index.Page{Cursor: row.SortOrder()[:7], Direction: index.Newer}
-			for _, q := range []index.TransferQuery{{PacketHash: hash}, {TransactionHash: tx}, {Addresses: []string{sender}, PacketHash: hash}, {Page: newer, SourceChain: "a.1", PacketHash: hash}} {
+			for _, q := range []index.TransferQuery{{PacketHash: hash}, {TransactionHash: tx},
+				{Addresses: []string{sender}, PacketHash: hash}, {Page: newer, SourceChain: "a.1", PacketHash: hash}} {
 				found, err := s.Transfers(t.Context(), q)
 				if err != nil || len(found) != 1 || found[0].SortOrder() != row.SortOrder() {
 					t.Errorf("%+v finds %d rows, %v", q, len(found), err)

@@ -117,7 +117,8 @@ func openFile(path string, o *bbolt.Options) (db *bbolt.DB, file *os.File, err e
 	switch {
 	case errors.Is(err, bbolterrors.ErrTimeout):
 		return nil, file, errInUse
-	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
+	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum),
+		errors.Is(err, bbolterrors.ErrVersionMismatch):
 		return nil, file, fmt.Errorf("%w, or not a replica: %w", ErrDamaged, err)
 	case err != nil && err.Error() == "file size too small": // bbolt's text for a file that is too short
 		return nil, file, fmt.Errorf("%w: %w", ErrDamaged, err)
@@ -280,7 +281,8 @@ func guard[T any](ctx context.Context, g guarded, read func(s *snapshot) (T, err
 type theirs struct{ cause any }
 
 // guardEach runs read and passes on the panics of yield.
-func guardEach[T any](ctx context.Context, g guarded, yield func(T) error, read func(s *snapshot, yield func(T) error) error) error {
+func guardEach[T any](ctx context.Context, g guarded, yield func(T) error,
+	read func(s *snapshot, yield func(T) error) error) error {
 	_, err := guard(ctx, g, func(s *snapshot) (struct{}, error) {
 		return struct{}{}, read(s, func(v T) error {
 			defer func() {

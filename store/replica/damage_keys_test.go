@@ -23,7 +23,8 @@ func TestADamagedKeyIsFound(t *testing.T) {
 	check(t, errors.Join(err, r.Close()))
 	whole, err := os.ReadFile(path)
 	check(t, err)
-	for _, bucket := range []string{index.ChainType.Name, string(bucketTexts), string(bucketStats), string(bucketPositions)} {
+	for _, bucket := range []string{index.ChainType.Name, string(bucketTexts), string(bucketStats),
+		string(bucketPositions)} {
 		check(t, os.WriteFile(path, whole, 0o600))
 		db, err := bbolt.Open(path, 0o600, nil)
 		check(t, err)

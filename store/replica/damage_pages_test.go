@@ -42,7 +42,8 @@ func damagedReplica(t *testing.T, text []byte, o Options) (*Store, error) {
 // freelistOf returns the offset of a file's freelist page.
 func freelistOf(file []byte) int {
 	newest := file[:pageSize]
-	if other := file[pageSize : 2*pageSize]; binary.NativeEndian.Uint64(other[metaTransaction:]) > binary.NativeEndian.Uint64(newest[metaTransaction:]) {
+	if other := file[pageSize : 2*pageSize]; binary.NativeEndian.Uint64(
+		other[metaTransaction:]) > binary.NativeEndian.Uint64(newest[metaTransaction:]) {
 		newest = other
 	}
 	return int(binary.NativeEndian.Uint64(newest[metaFreelist:])) * pageSize
@@ -128,7 +129,8 @@ func TestAPageThatHasLostEntriesIsFound(t *testing.T) {
 		case err != nil:
 			found++
 		case !bytes.Equal(got, records):
-			t.Errorf("page %d has %d entries of %d, and %d bytes of %d are exported", at/pageSize, entries-1, entries, len(got), len(records))
+			t.Errorf("page %d has %d entries of %d, and %d bytes of %d are exported", at/pageSize, entries-1, entries,
+				len(got), len(records))
 		}
 	}
 	if found < len(collections)+2 { // the rows of each collection, the counts, the tables
@@ -141,7 +143,10 @@ func exported(t *testing.T, r *Store) (lines []byte, err error) {
 	t.Helper()
 	err = r.View(t.Context(), func(s index.Snapshot) error {
 		for _, kind := range index.RowTypes {
-			if err := s.Each(t.Context(), kind, func(row index.Row) error { lines = append(row.AppendLine(lines), '\n'); return nil }); err != nil {
+			if err := s.Each(t.Context(), kind, func(row index.Row) error {
+				lines = append(row.AppendLine(lines), '\n')
+				return nil
+			}); err != nil {
 				return err
 			}
 		}
@@ -156,8 +161,10 @@ func ordered(t *testing.T, n int) (rows []index.Row) {
 	for i := range n {
 		order, hash := fmt.Sprintf("%08d", 10*i), fmt.Sprintf("0x%064x", i)
 		for _, value := range []any{
-			index.Packet{SortOrder: order, PacketHash: hash, SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1", SendBlockHash: new("0xb1")},
-			index.Transfer{SortOrder: order, PacketHash: hash, SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1"},
+			index.Packet{SortOrder: order, PacketHash: hash, SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1",
+				SendBlockHash: new("0xb1")},
+			index.Transfer{SortOrder: order, PacketHash: hash, SourceUniversalChainID: "a.1",
+				DestUniversalChainID: "b.1"},
 		} {
 			row, err := index.NewRow(value)
 			check(t, err)
@@ -258,7 +265,8 @@ func TestADamagedKeyBesideACursorHidesNoRows(t *testing.T) {
 	found := 0
 	for i := range keys {
 		for _, first := range []byte{'!', '~'} { // below and above all other keys
-			text := bytes.ReplaceAll(whole, append(bytes.Clone(keys[i]), values[i]...), append(append([]byte{first}, keys[i][1:]...), values[i]...))
+			text := bytes.ReplaceAll(whole, append(bytes.Clone(keys[i]), values[i]...),
+				append(append([]byte{first}, keys[i][1:]...), values[i]...))
 			var r *Store // opened again after damage was found
 			for from := range keys {
 				for _, direction := range []index.Direction{index.Older, index.Newer} {
@@ -291,7 +299,8 @@ func pageIsWhole(t *testing.T, r *Store, keys [][]byte, from int, direction inde
 		want += string(keys[i])
 	}
 	err := r.View(t.Context(), func(s index.Snapshot) error {
-		page, err := s.Packets(t.Context(), index.PacketQuery{Page: index.Page{Cursor: string(keys[from]), Direction: direction, Limit: &limit}})
+		page, err := s.Packets(t.Context(),
+			index.PacketQuery{Page: index.Page{Cursor: string(keys[from]), Direction: direction, Limit: &limit}})
 		for _, row := range page {
 			got += row.SortOrder()
 		}

@@ -149,7 +149,8 @@ func TestATreeThatGoesInACircleIsDamage(t *testing.T) {
 	size := pageSize
 	var branches []int
 	for at := 2 * size; at < len(whole); at += size {
-		if binary.NativeEndian.Uint16(whole[at+8:]) == 0x01 && binary.NativeEndian.Uint64(whole[at:]) == uint64(at/size) {
+		if binary.NativeEndian.Uint16(whole[at+8:]) == 0x01 &&
+			binary.NativeEndian.Uint64(whole[at:]) == uint64(at/size) {
 			branches = append(branches, at)
 		}
 	}
@@ -171,7 +172,8 @@ func TestATreeThatGoesInACircleIsDamage(t *testing.T) {
 				err := r.View(t.Context(), func(s index.Snapshot) error {
 					return s.Each(t.Context(), index.PacketType, func(index.Row) error { return nil })
 				})
-				if appliance.CodeOf(err) == appliance.CodeReplicaUnavailable { // the target's leaves belong to another bucket
+				if appliance.CodeOf(err) == appliance.CodeReplicaUnavailable {
+					// the target's leaves belong to another bucket
 					r.abandon()
 					continue
 				}
@@ -211,7 +213,10 @@ func readEverything(t testing.TB, r *Store, written map[string]bool) error {
 	}
 	err := r.View(ctx, func(s index.Snapshot) error {
 		for _, kind := range index.RowTypes {
-			if err := s.Each(ctx, kind, func(row index.Row) error { expect([]index.Row{row}); return nil }); err != nil {
+			if err := s.Each(ctx, kind, func(row index.Row) error {
+				expect([]index.Row{row})
+				return nil
+			}); err != nil {
 				return err
 			}
 		}

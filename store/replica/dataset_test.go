@@ -18,7 +18,8 @@ import (
 
 func fill(t testing.TB, r *Store, transfers int) {
 	t.Helper()
-	err := dataset.Generate(t.Context(), dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: storetest.ReplicaNow}, func(rows []index.Row) error {
+	err := dataset.Generate(t.Context(), dataset.GenerateOptions{Transfers: transfers, Seed: 1,
+		Now: storetest.ReplicaNow}, func(rows []index.Row) error {
 		_, err := r.Write(t.Context(), index.Batch{Rows: rows})
 		return err
 	})
@@ -85,7 +86,8 @@ func TestImportNamesBadLines(t *testing.T) {
 		{`{"kind":"chain","universal_chain_id":"a.b","testnet":"no"}`, "testnet must be true or false"},
 		{`{"kind":"chain","universal_chain_id":"a.b","colour":"red"}`, "colour is not a member of a chain"},
 		{`{"kind":"chain","universal_chain_id":"a.b","universal_chain_id":"a.b"}`, "universal_chain_id occurs twice"},
-		{`{"kind":"chain","universal_chain_id":"a.b","status":{"timestamp":"yesterday"}}`, "timestamp must be an RFC 3339 time"},
+		{`{"kind":"chain","universal_chain_id":"a.b","status":{"timestamp":"yesterday"}}`,
+			"timestamp must be an RFC 3339 time"},
 		{`{"kind":"planet"}`, "kind must be chain"},
 		{`{"universal_chain_id":"a.b"}`, "kind is missing"},
 		{`{"kind":"chain","universal_chain_id":"a.b"`, "the row is incomplete"},
@@ -99,7 +101,8 @@ func TestImportNamesBadLines(t *testing.T) {
 		t.Run(test.reason, func(t *testing.T) {
 			in := good + "\n\n" + test.line + "\n" + strings.Replace(good, "union-1", "union-2", 1)
 			r := newReplica(t)
-			imported, err := dataset.Import(t.Context(), dataset.Into(r), strings.NewReader(in), dataset.ImportOptions{})
+			imported, err := dataset.Import(t.Context(), dataset.Into(r), strings.NewReader(in),
+				dataset.ImportOptions{})
 			var bad dataset.BadLine
 			if !errors.As(err, &bad) || bad.Line != 3 || !strings.Contains(bad.Error(), test.reason) {
 				t.Errorf("%v, want line 3: %s", err, test.reason)
@@ -108,9 +111,12 @@ func TestImportNamesBadLines(t *testing.T) {
 				t.Errorf("%d rows before it, want 1", imported.Inserted)
 			}
 			var reported []dataset.BadLine
-			o := dataset.ImportOptions{KeepGoing: true, OnBad: func(b dataset.BadLine) { reported = append(reported, b) }}
+			o := dataset.ImportOptions{KeepGoing: true, OnBad: func(b dataset.BadLine) {
+				reported = append(reported, b)
+			}}
 			imported, err = dataset.Import(t.Context(), dataset.Into(r), strings.NewReader(in), o)
-			if err != nil || imported.Bad != 1 || len(reported) != 1 || reported[0].Line != 3 || imported.Inserted != 1 || imported.Unchanged != 1 {
+			if err != nil || imported.Bad != 1 || len(reported) != 1 || reported[0].Line != 3 ||
+				imported.Inserted != 1 || imported.Unchanged != 1 {
 				t.Errorf("going on: %+v, %v, reported %v", imported, err, reported)
 			}
 		})
@@ -123,7 +129,8 @@ func TestImportOfLongSortOrders(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t)
 	line := func(id int, order string) string {
-		return fmt.Sprintf(`{"kind":"packet","packet_hash":"0x%064x","sort_order":%q,"source_universal_chain_id":"a.b","destination_universal_chain_id":"c.d"}`+"\n", id, order)
+		return fmt.Sprintf(
+			`{"kind":"packet","packet_hash":"0x%064x","sort_order":%q,"source_universal_chain_id":"a.b","destination_universal_chain_id":"c.d"}`+"\n", id, order)
 	}
 	long, longest := strings.Repeat("7", 1000), strings.Repeat("8", 1024)
 	in := line(1, long) + line(2, long) + line(3, longest) + line(4, longest)
@@ -133,7 +140,8 @@ func TestImportOfLongSortOrders(t *testing.T) {
 			t.Fatalf("import %d: %+v, %v", i, got.Written, err)
 		}
 	}
-	_, err := dataset.Import(t.Context(), dataset.Into(r), strings.NewReader(in+line(5, longest+"8")), dataset.ImportOptions{})
+	_, err := dataset.Import(t.Context(), dataset.Into(r), strings.NewReader(in+line(5, longest+"8")),
+		dataset.ImportOptions{})
 	var bad dataset.BadLine
 	if !errors.As(err, &bad) || bad.Line != 5 || !strings.Contains(bad.Error(), "1 to 1024 bytes") {
 		t.Errorf("one byte more: %v", err)
@@ -161,7 +169,8 @@ func TestImportResumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	failing := &failingIndex{Index: r, left: 2}
-	if resumed, err := dataset.ImportFile(t.Context(), dataset.Into(failing), path, o); !errors.Is(err, errFull) || resumed.Resumed != 4000 {
+	if resumed, err := dataset.ImportFile(t.Context(), dataset.Into(failing), path, o); !errors.Is(err, errFull) ||
+		resumed.Resumed != 4000 {
 		t.Fatalf("resumed behind line %d, %v", resumed.Resumed, err)
 	}
 	resumed, err := dataset.ImportFile(t.Context(), dataset.Into(r), path, o)
@@ -178,12 +187,14 @@ func TestImportResumesBehindBadLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "set.ndjson")
 	// Blocks have 512 KiB, so a batch of the first blocks has bad lines only.
 	bad := strings.Repeat(strings.Repeat("x", 1000)+"\n", 2000)
-	if err := os.WriteFile(path, []byte(bad+`{"kind":"chain","universal_chain_id":"chain.1"}`+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(bad+`{"kind":"chain","universal_chain_id":"chain.1"}`+"\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	r := newReplica(t)
 	o := dataset.ImportOptions{BatchRows: 500, KeepGoing: true}
-	if _, err := dataset.ImportFile(t.Context(), dataset.Into(&failingIndex{Index: r, left: 1}), path, o); !errors.Is(err, errFull) {
+	if _, err := dataset.ImportFile(t.Context(), dataset.Into(&failingIndex{Index: r, left: 1}), path,
+		o); !errors.Is(err, errFull) {
 		t.Fatal(err)
 	}
 	imported, err := dataset.ImportFile(t.Context(), dataset.Into(r), path, o)

@@ -16,7 +16,8 @@ func carrying(t *testing.T, n int, status string) (rows []index.Row) {
 	t.Helper()
 	for i := range n {
 		row, err := index.NewRow(index.Packet{
-			SortOrder: fmt.Sprintf("%08d", i), PacketHash: fmt.Sprintf("0x%064x", i), Status: &status, Data: new("0x" + strings.Repeat("ab", 100)),
+			SortOrder: fmt.Sprintf("%08d", i), PacketHash: fmt.Sprintf("0x%064x", i), Status: &status,
+			Data: new("0x" + strings.Repeat("ab", 100)),
 		})
 		check(t, err)
 		rows = append(rows, row)

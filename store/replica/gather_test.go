@@ -18,8 +18,9 @@ func TestPagesAreFullThoughRowsDoNotPass(t *testing.T) {
 	var want []string
 	for i := range 10 * atOnce {
 		transfer := index.Transfer{
-			SortOrder: fmt.Sprintf("%08d", i), PacketHash: fmt.Sprintf("0x%064x", i), SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1",
-			SenderCanonical: new("0xff"), TransferIndex: int32(i % every),
+			SortOrder: fmt.Sprintf("%08d", i), PacketHash: fmt.Sprintf("0x%064x", i), SourceUniversalChainID: "a.1",
+			DestUniversalChainID: "b.1",
+			SenderCanonical:      new("0xff"), TransferIndex: int32(i % every),
 		}
 		if i%every == 0 {
 			want = append(want, transfer.SortOrder)
@@ -40,9 +41,11 @@ func TestPagesAreFullThoughRowsDoNotPass(t *testing.T) {
 			}
 			var got []string
 			for {
-				found := pageOf(t, r, index.TransferQuery{Page: page, Addresses: []string{"0xff"}, TransferIndex: new(int32(0))})
+				found := pageOf(t, r,
+					index.TransferQuery{Page: page, Addresses: []string{"0xff"}, TransferIndex: new(int32(0))})
 				if len(found) != min(int(limit), len(want)-len(got)) {
-					t.Fatalf("limit %d, direction %d: %d rows after %d of %d", limit, direction, len(found), len(got), len(want))
+					t.Fatalf("limit %d, direction %d: %d rows after %d of %d", limit, direction, len(found), len(got),
+						len(want))
 				}
 				if len(found) == 0 {
 					break

@@ -94,7 +94,9 @@ func (g guarded) Related(row index.Row, relation index.Relation) index.Row {
 	if relation.To != index.PacketType {
 		return g.s.Related(row, relation)
 	}
-	found, err := guard(context.Background(), g, func(s *snapshot) (index.Row, error) { return s.Related(row, relation), nil })
+	found, err := guard(context.Background(), g, func(s *snapshot) (index.Row, error) {
+		return s.Related(row, relation), nil
+	})
 	if err != nil {
 		panic(damage(err.Error()))
 	}
@@ -102,13 +104,19 @@ func (g guarded) Related(row index.Row, relation index.Relation) index.Row {
 }
 
 func (g guarded) Unfinished(ctx context.Context, behind index.Row, yield func(index.Row) error) error {
-	return guardEach(ctx, g, yield, func(s *snapshot, yield func(index.Row) error) error { return s.Unfinished(ctx, behind, yield) })
+	return guardEach(ctx, g, yield, func(s *snapshot, yield func(index.Row) error) error {
+		return s.Unfinished(ctx, behind, yield)
+	})
 }
 
 func (g guarded) Unverified(ctx context.Context, yield func(index.Unverified) error) error {
-	return guardEach(ctx, g, yield, func(s *snapshot, yield func(index.Unverified) error) error { return s.Unverified(ctx, yield) })
+	return guardEach(ctx, g, yield, func(s *snapshot, yield func(index.Unverified) error) error {
+		return s.Unverified(ctx, yield)
+	})
 }
 
 func (g guarded) Each(ctx context.Context, t *index.Type, yield func(index.Row) error) error {
-	return guardEach(ctx, g, yield, func(s *snapshot, yield func(index.Row) error) error { return s.Each(ctx, t, yield) })
+	return guardEach(ctx, g, yield, func(s *snapshot, yield func(index.Row) error) error {
+		return s.Each(ctx, t, yield)
+	})
 }

@@ -9,12 +9,13 @@ import (
 )
 
 // packetByCall holds the packets that call contracts, by sender and by contract.
-var packetByCall = &postings{bucket: []byte("packet.call"), recent: []byte("packet.call.recent"), terms: func(packet index.Row, add func(uint64)) {
-	index.CallsOf(packet, func(c *zkgm.Call) {
-		add(callTerm('s', c.Sender))
-		add(callTerm('c', c.ContractAddress))
-	})
-}}
+var packetByCall = &postings{bucket: []byte("packet.call"), recent: []byte("packet.call.recent"),
+	terms: func(packet index.Row, add func(uint64)) {
+		index.CallsOf(packet, func(c *zkgm.Call) {
+			add(callTerm('s', c.Sender))
+			add(callTerm('c', c.ContractAddress))
+		})
+	}}
 
 func callTerm(who byte, address []byte) uint64 { return termOf(append([]byte{who}, address...)) }
 
@@ -74,7 +75,8 @@ func aroundPacket(p index.Page) string {
 		return packet + " "
 	}
 	last := len(packet) - 1
-	return packet[:last] + string([]byte{packet[last] - 1, 0xff}) // just below packet, since 0xff does not occur in UTF-8
+	// just below packet, since 0xff does not occur in UTF-8
+	return packet[:last] + string([]byte{packet[last] - 1, 0xff})
 }
 
 func (s *snapshot) packetsOf(ctx context.Context, q index.InstructionQuery, page index.Page) ([]index.Row, error) {

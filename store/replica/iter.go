@@ -27,7 +27,8 @@ type termRange struct {
 }
 
 func newTermRange(b *bbolt.Bucket, term uint64, ascending bool, m *meter) *termRange {
-	return &termRange{cursor: newBlockCursor(b), ascending: ascending, key: appendTerm(make([]byte, 0, 64), term), meter: m}
+	return &termRange{cursor: newBlockCursor(b), ascending: ascending, key: appendTerm(make([]byte, 0, 64), term),
+		meter: m}
 }
 
 // meter counts the keys that a query reads, and ends all its iterators when the query's context ends. It works even if

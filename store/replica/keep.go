@@ -103,7 +103,8 @@ func (k *Kept) open() error {
 		}
 	}
 	if err != nil {
-		k.o.Log.Error("the replica cannot be opened and is retried; attesting continues", "in", k.o.Retry.String(), "error", err.Error())
+		k.o.Log.Error("the replica cannot be opened and is retried; attesting continues", "in", k.o.Retry.String(),
+			"error", err.Error())
 		k.why.Store(&err)
 		return err
 	}
@@ -126,7 +127,8 @@ func (k *Kept) try() (*Store, error) {
 // resources say nothing against the file.
 func isUseless(err error) bool {
 	for _, other := range []error{
-		errInUse, syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EROFS, syscall.ENOTDIR, fs.ErrNotExist,
+		errInUse, syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EROFS,
+		syscall.ENOTDIR, fs.ErrNotExist,
 	} {
 		if errors.Is(err, other) {
 			return false
@@ -156,7 +158,8 @@ func (k *Kept) putAside(cause error) error {
 		return fmt.Errorf("set aside the unusable replica (%w): %w", cause, err)
 	}
 	k.setAside.Add(1)
-	k.o.Log.Error("the replica is unusable and was set aside; an empty one replaces it, and attesting continues", "replica", k.path, "aside", aside, "cause", cause.Error())
+	k.o.Log.Error("the replica is unusable and was set aside; an empty one replaces it, and attesting continues",
+		"replica", k.path, "aside", aside, "cause", cause.Error())
 	found, err := SetAside(k.path)
 	if err != nil {
 		return nil //nolint:nilerr // it is set aside, which is what counts

@@ -42,7 +42,9 @@ func filledReplica(t testing.TB, path string) (records []byte) {
 
 func keep(t testing.TB, path string) *Kept {
 	t.Helper()
-	k := Keep(path, KeepOptions{Options: Options{Now: func() time.Time { return storetest.ReplicaNow }}, Retry: time.Millisecond})
+	k := Keep(path, KeepOptions{Options: Options{Now: func() time.Time {
+		return storetest.ReplicaNow
+	}}, Retry: time.Millisecond})
 	t.Cleanup(func() {
 		if err := k.Close(); err != nil {
 			t.Error(err)
@@ -84,7 +86,9 @@ func setSchema(t testing.TB, path, version string) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, nil)
 	if err == nil {
-		err = errors.Join(db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyLayout, []byte(version)) }), db.Close())
+		err = errors.Join(db.Update(func(tx *bbolt.Tx) error {
+			return tx.Bucket(bucketMeta).Put(keyLayout, []byte(version))
+		}), db.Close())
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -119,18 +123,23 @@ func asNobody(t *testing.T, path string, f func()) {
 func TestAReplicaThatCannotBeOpenedIsSetAside(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(t *testing.T, path string){
-		"half of it":         func(t *testing.T, path string) { truncateTo(t, path, 0.5) },
-		"its last page":      func(t *testing.T, path string) { truncateTo(t, path, 0.99) },
-		"its first byte":     func(t *testing.T, path string) { check(t, os.Truncate(path, 1)) },
-		"nothing of it":      func(t *testing.T, path string) { check(t, os.Truncate(path, 0)) },
-		"garbage in front":   func(t *testing.T, path string) { overwrite(t, path, 0, garbage(4*pageSize)) },
-		"garbage":            func(t *testing.T, path string) { check(t, os.WriteFile(path, garbage(1<<20), 0o600)) },
-		"text":               func(t *testing.T, path string) { check(t, os.WriteFile(path, []byte("transfers\n"), 0o600)) },
+		"half of it":       func(t *testing.T, path string) { truncateTo(t, path, 0.5) },
+		"its last page":    func(t *testing.T, path string) { truncateTo(t, path, 0.99) },
+		"its first byte":   func(t *testing.T, path string) { check(t, os.Truncate(path, 1)) },
+		"nothing of it":    func(t *testing.T, path string) { check(t, os.Truncate(path, 0)) },
+		"garbage in front": func(t *testing.T, path string) { overwrite(t, path, 0, garbage(4*pageSize)) },
+		"garbage":          func(t *testing.T, path string) { check(t, os.WriteFile(path, garbage(1<<20), 0o600)) },
+		"text": func(t *testing.T, path string) {
+			check(t, os.WriteFile(path, []byte("transfers\n"), 0o600))
+		},
 		"an older version":   func(t *testing.T, path string) { setSchema(t, path, "2") },
 		"a newer version":    func(t *testing.T, path string) { setSchema(t, path, strconv.Itoa(layoutVersion+1)) },
 		"another's database": func(t *testing.T, path string) { check(t, os.Remove(path)); foreign(t, path) },
-		"a folder":           func(t *testing.T, path string) { check(t, os.Remove(path)); check(t, os.Mkdir(path, 0o700)) },
-		"no permission":      func(t *testing.T, path string) { check(t, os.Chmod(path, 0)) },
+		"a folder": func(t *testing.T, path string) {
+			check(t, os.Remove(path))
+			check(t, os.Mkdir(path, 0o700))
+		},
+		"no permission": func(t *testing.T, path string) { check(t, os.Chmod(path, 0)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "replica.db")
@@ -153,7 +162,8 @@ func TestAReplicaThatCannotBeOpenedIsSetAside(t *testing.T) {
 			if err != nil || len(found) != 1 || k.SetAsideCount() != 1 {
 				t.Fatalf("set aside: %q, %v; counted %d", found, err, k.SetAsideCount())
 			}
-			if after, err := os.Lstat(found[0]); err != nil || after.Mode() != before.Mode() || !os.SameFile(after, before) {
+			if after, err := os.Lstat(found[0]); err != nil || after.Mode() != before.Mode() ||
+				!os.SameFile(after, before) {
 				t.Errorf("set aside is %v, %v; it was %v", after, err, before)
 			}
 		})
@@ -184,10 +194,11 @@ func foreign(t testing.TB, path string) {
 // fillKept writes some records, as a follower would.
 func fillKept(t testing.TB, k *Kept) {
 	t.Helper()
-	err := dataset.Generate(t.Context(), dataset.GenerateOptions{Transfers: 10, Seed: 1, Now: storetest.ReplicaNow}, func(rows []index.Row) error {
-		_, err := k.Write(t.Context(), index.Batch{Rows: rows})
-		return err
-	})
+	err := dataset.Generate(t.Context(), dataset.GenerateOptions{Transfers: 10, Seed: 1, Now: storetest.ReplicaNow},
+		func(rows []index.Row) error {
+			_, err := k.Write(t.Context(), index.Batch{Rows: rows})
+			return err
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +359,8 @@ func TestAReplicaThatAnotherProcessHasIsLeftAndTriedAgain(t *testing.T) {
 
 func TestWhatHasRunOutIsNoFaultOfTheFile(t *testing.T) {
 	t.Parallel()
-	for _, err := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.EROFS, errInUse, fs.ErrNotExist} {
+	for _, err := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.EROFS, errInUse,
+		fs.ErrNotExist} {
 		if isUseless(&fs.PathError{Op: "open", Err: err}) {
 			t.Errorf("%v is taken for damage", err)
 		}
@@ -378,7 +390,8 @@ func TestABatchForAnotherReplicaIsRefused(t *testing.T) {
 		t.Fatal("an emptied file is read")
 	}
 	waitFor(t, func() bool { return k.Ready() == nil })
-	if _, err := k.Write(t.Context(), batch); appliance.CodeOf(err) != appliance.CodeReplicaUnavailable || before == idOf() {
+	if _, err := k.Write(t.Context(), batch); appliance.CodeOf(err) != appliance.CodeReplicaUnavailable ||
+		before == idOf() {
 		t.Errorf("%v; the replica is %s, and was %s", err, idOf(), before)
 	}
 }

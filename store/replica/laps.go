@@ -93,7 +93,8 @@ func (l *laps) seekDown(key []byte) (block, sealed []byte) {
 		return nil, nil
 	}
 	lap := l.lap(key)
-	if block, sealed = l.found(seekDown(l.cursor, l.seek(lap, key))); block == nil || binary.BigEndian.Uint32(block) != lap {
+	if block, sealed = l.found(seekDown(l.cursor, l.seek(lap, key))); block == nil ||
+		binary.BigEndian.Uint32(block) != lap {
 		return nil, nil
 	}
 	return l.to(block, sealed)

@@ -104,7 +104,8 @@ type edit struct {
 type packedBlock struct{ name, sealed []byte }
 
 func (w *batchWriter) rewriting(x *postings, changes []postingChange) *rewriting {
-	rw := &rewriting{main: w.tx.Bucket(x.bucket), changes: changes, recentKeys: w.r.recentKeys, largeBatch: w.r.largeBatch}
+	rw := &rewriting{main: w.tx.Bucket(x.bucket), changes: changes, recentKeys: w.r.recentKeys,
+		largeBatch: w.r.largeBatch}
 	rw.main.FillPercent = fillBlocks
 	if x.recent != nil {
 		rw.recent = w.tx.Bucket(x.recent)
@@ -171,7 +172,9 @@ func mergeChanges(changes, later []postingChange) []postingChange {
 	}
 	merged := make([]postingChange, 0, len(changes)+len(later))
 	for _, change := range later {
-		at, _ := slices.BinarySearchFunc(changes, change.key, func(c postingChange, key []byte) int { return bytes.Compare(c.key, key) })
+		at, _ := slices.BinarySearchFunc(changes, change.key, func(c postingChange, key []byte) int {
+			return bytes.Compare(c.key, key)
+		})
 		merged = append(merged, changes[:at]...)
 		changes = changes[at:]
 		if len(changes) > 0 && bytes.Equal(changes[0].key, change.key) {
@@ -280,7 +283,9 @@ func (e *edit) sweep(bucket *bbolt.Bucket, moved []postingChange, rest int, remo
 	if !bytes.Equal(block, first) {
 		from = block[lapSize:]
 	}
-	at, _ := slices.BinarySearchFunc(removed, from, func(c postingChange, key []byte) int { return bytes.Compare(c.key, key) })
+	at, _ := slices.BinarySearchFunc(removed, from, func(c postingChange, key []byte) int {
+		return bytes.Compare(c.key, key)
+	})
 	e.rewrite(bucket, removed[:at])
 	w.begin(func([]byte) uint32 { return lap })
 	removed = w.rewrite(block, sealed, mergeChanges(moved, removed[at:]), func(first []byte) bool {
@@ -315,7 +320,8 @@ func (w *blockWriter) begin(lap func(first []byte) uint32) {
 
 // rewrite merges changes into a block and its successors, while a block has changes or also accepts it. It returns the
 // changes that remain.
-func (w *blockWriter) rewrite(block, sealed []byte, changes []postingChange, also func(first []byte) bool) []postingChange {
+func (w *blockWriter) rewrite(block, sealed []byte, changes []postingChange,
+	also func(first []byte) bool) []postingChange {
 	for {
 		var next, nextSealed []byte
 		if block != nil {
@@ -389,7 +395,8 @@ func (w *blockWriter) add(key []byte) {
 // end writes the remaining keys. If more keys are likely to come between them, it splits them into two blocks of equal
 // size.
 func (w *blockWriter) end(ofLap bool) {
-	if all := len(w.previous.ends) + len(w.current.ends); !w.appended && !ofLap && len(w.previous.ends) > 0 && len(w.current.ends) < all/3 {
+	if all := len(w.previous.ends) + len(w.current.ends); !w.appended && !ofLap && len(w.previous.ends) > 0 &&
+		len(w.current.ends) < all/3 {
 		both := [2]*blockPacker{new(blockPacker), new(blockPacker)}
 		both[0].reset()
 		both[1].reset()

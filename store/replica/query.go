@@ -38,7 +38,8 @@ func (s *snapshot) Transfers(ctx context.Context, q index.TransferQuery) ([]inde
 		return nil, err
 	}
 	if len(q.Addresses) > index.MaxAddresses {
-		return nil, appliance.Errorf(appliance.CodeInvalidField, "must have at most %d addresses", index.MaxAddresses).In("p_addresses_canonical")
+		return nil, appliance.Errorf(appliance.CodeInvalidField, "must have at most %d addresses",
+			index.MaxAddresses).In("p_addresses_canonical")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,7 +204,8 @@ func (p *query) exceeding(q index.PacketQuery) {
 	p.routes(packetUnsettled, func(r route) bool {
 		network := p.s.tables.network(r.source)
 		return (q.Exceeding == index.ExceedingAll || string(q.Exceeding) == string(network)) &&
-			(q.SourceChain == "" || r.source == q.SourceChain) && (q.DestinationChain == "" || r.destination == q.DestinationChain)
+			(q.SourceChain == "" || r.source == q.SourceChain) &&
+			(q.DestinationChain == "" || r.destination == q.DestinationChain)
 	})
 	now := p.s.r.now()
 	p.checks = append(p.checks, func(row index.Row) bool { return p.s.tables.late(row, now) })

@@ -163,7 +163,8 @@ func open(path string, o Options) (_ *Store, err error) {
 	}
 	r := &Store{
 		db: db, recentKeys: o.recentKeys, largeBatch: large, serveUnverified: o.ServeUnverified, minFree: o.MinFree,
-		now: o.Now, writing: make(chan struct{}, 1), gone: make(chan struct{}), file: file, pageSize: int64(db.Info().PageSize),
+		now: o.Now, writing: make(chan struct{}, 1), gone: make(chan struct{}), file: file,
+		pageSize: int64(db.Info().PageSize),
 	}
 	if err := r.prepare(); err != nil {
 		r.abandon()
@@ -230,7 +231,8 @@ func (r *Store) prepare() (err error) {
 
 func checkSchema(tx *bbolt.Tx) error {
 	meta := tx.Bucket(bucketMeta)
-	if meta == nil || string(meta.Get(keyLayout)) != strconv.Itoa(layoutVersion) || string(meta.Get(keyFormat)) != strconv.Itoa(index.FormatVersion) {
+	if meta == nil || string(meta.Get(keyLayout)) != strconv.Itoa(layoutVersion) ||
+		string(meta.Get(keyFormat)) != strconv.Itoa(index.FormatVersion) {
 		return ErrSchema
 	}
 	return nil
@@ -277,7 +279,8 @@ func (r *Store) View(ctx context.Context, read func(index.Snapshot) error) (err 
 	defer r.surviveView(debug.SetPanicOnFault(true), &err)
 	return r.view(func(tx *bbolt.Tx) error {
 		// The tables are loaded after the transaction has begun: see Store.tables.
-		return read(guarded{&snapshot{ctx: ctx, r: r, tx: tx, tables: r.tables.Load(), dictionary: r.dictionary.Load()}})
+		return read(
+			guarded{&snapshot{ctx: ctx, r: r, tx: tx, tables: r.tables.Load(), dictionary: r.dictionary.Load()}})
 	})
 }
 

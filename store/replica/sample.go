@@ -25,7 +25,8 @@ const (
 func (s *snapshot) Sample(ctx context.Context, t *index.Type, n int) ([]index.Row, error) {
 	c := collectionOf(t)
 	if c == nil {
-		return nil, appliance.Errorf(appliance.CodeInvalidField, "samples exist for packets and transfers, not for a %s", t.Name)
+		return nil, appliance.Errorf(appliance.CodeInvalidField,
+			"samples exist for packets and transfers, not for a %s", t.Name)
 	}
 	var all uint64
 	s.locked(func() { all = s.count(c) })

@@ -54,7 +54,8 @@ func TestSamplesAreOfAllParts(t *testing.T) {
 						t.Errorf("%d rows of quarter %d", n, i)
 					}
 				}
-				if _, err := s.Sample(expired(t), index.TransferType, size); appliance.CodeOf(err) != appliance.CodeTimeout {
+				if _, err := s.Sample(expired(t), index.TransferType,
+					size); appliance.CodeOf(err) != appliance.CodeTimeout {
 					t.Errorf("out of time: %v", err)
 				}
 				return err

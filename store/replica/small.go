@@ -9,7 +9,8 @@ import (
 )
 
 // pick returns a page of the rows of a small type that pass the filter.
-func (s *snapshot) pick(ctx context.Context, of *index.Type, page index.Page, passes func(index.Row) bool) ([]index.Row, error) {
+func (s *snapshot) pick(ctx context.Context, of *index.Type, page index.Page,
+	passes func(index.Row) bool) ([]index.Row, error) {
 	limit, err := page.Size()
 	if err != nil {
 		return nil, err
@@ -39,7 +40,9 @@ func (s *snapshot) pick(ctx context.Context, of *index.Type, page index.Page, pa
 
 // Chains implements index.Snapshot.
 func (s *snapshot) Chains(ctx context.Context, q index.ChainQuery) ([]index.Row, error) {
-	return s.pick(ctx, index.ChainType, q.Page, func(row index.Row) bool { return isText(row, index.ChainIDColumn, q.Chain) })
+	return s.pick(ctx, index.ChainType, q.Page, func(row index.Row) bool {
+		return isText(row, index.ChainIDColumn, q.Chain)
+	})
 }
 
 // Tokens implements index.Snapshot.
@@ -61,9 +64,12 @@ func (s *snapshot) Tokens(ctx context.Context, q index.TokenQuery) ([]index.Row,
 func (s *snapshot) Channels(ctx context.Context, q index.ChannelQuery) ([]index.Row, error) {
 	return s.pick(ctx, index.ChannelType, q.Page, func(row index.Row) bool {
 		return channelSource.is(row, q.Source) && channelDestination.is(row, q.Destination) &&
-			isInt(row, index.ChannelSourceChannelColumn, q.SourceChannel) && isInt(row, index.ChannelDestinationChannelColumn, q.DestinationChannel) &&
-			isText(row, index.ChannelSourcePortColumn, q.SourcePort) && isText(row, index.ChannelDestinationPortColumn, q.DestinationPort) &&
-			isText(row, index.ChannelVersionColumn, q.Version) && isBool(row, index.ChannelRecommendedColumn, q.Recommended) && hasTags(row, q.Tags)
+			isInt(row, index.ChannelSourceChannelColumn, q.SourceChannel) &&
+			isInt(row, index.ChannelDestinationChannelColumn, q.DestinationChannel) &&
+			isText(row, index.ChannelSourcePortColumn, q.SourcePort) &&
+			isText(row, index.ChannelDestinationPortColumn, q.DestinationPort) &&
+			isText(row, index.ChannelVersionColumn, q.Version) &&
+			isBool(row, index.ChannelRecommendedColumn, q.Recommended) && hasTags(row, q.Tags)
 	})
 }
 
@@ -79,7 +85,8 @@ func hasTags(channel index.Row, tags []string) bool {
 // Clients implements index.Snapshot.
 func (s *snapshot) Clients(ctx context.Context, q index.ClientQuery) ([]index.Row, error) {
 	return s.pick(ctx, index.ClientType, q.Page, func(row index.Row) bool {
-		return isText(row, index.ClientChainColumn, q.Chain) && isText(row, index.ClientCounterpartyColumn, q.Counterparty) &&
+		return isText(row, index.ClientChainColumn, q.Chain) &&
+			isText(row, index.ClientCounterpartyColumn, q.Counterparty) &&
 			isInt(row, index.ClientIDColumn, q.Client)
 	})
 }
@@ -95,15 +102,20 @@ func (s *snapshot) Connections(ctx context.Context, q index.ConnectionQuery) ([]
 type end struct{ chain, client, connection int }
 
 var (
-	connectionSource      = end{index.ConnectionSourceChainColumn, index.ConnectionSourceClientColumn, index.ConnectionSourceConnectionColumn}
-	connectionDestination = end{index.ConnectionDestinationChainColumn, index.ConnectionDestinationClientColumn, index.ConnectionDestinationConnectionColumn}
-	channelSource         = end{index.ChannelSourceChainColumn, index.ChannelSourceClientColumn, index.ChannelSourceConnectionColumn}
-	channelDestination    = end{index.ChannelDestinationChainColumn, index.ChannelDestinationClientColumn, index.ChannelDestinationConnectionColumn}
+	connectionSource = end{index.ConnectionSourceChainColumn, index.ConnectionSourceClientColumn,
+		index.ConnectionSourceConnectionColumn}
+	connectionDestination = end{index.ConnectionDestinationChainColumn, index.ConnectionDestinationClientColumn,
+		index.ConnectionDestinationConnectionColumn}
+	channelSource = end{index.ChannelSourceChainColumn, index.ChannelSourceClientColumn,
+		index.ChannelSourceConnectionColumn}
+	channelDestination = end{index.ChannelDestinationChainColumn, index.ChannelDestinationClientColumn,
+		index.ChannelDestinationConnectionColumn}
 )
 
 // is reports whether the end matches the query.
 func (e end) is(row index.Row, want index.End) bool {
-	return isText(row, e.chain, want.Chain) && isInt(row, e.client, want.Client) && isInt(row, e.connection, want.Connection)
+	return isText(row, e.chain, want.Chain) && isInt(row, e.client, want.Client) &&
+		isInt(row, e.connection, want.Connection)
 }
 
 func isText(row index.Row, column int, want string) bool {

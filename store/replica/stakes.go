@@ -50,7 +50,8 @@ func (s *snapshot) Stakes(ctx context.Context, q index.StakeQuery) ([]index.Row,
 		return nil, err
 	}
 	if len(q.Addresses) > index.MaxAddresses {
-		return nil, appliance.Errorf(appliance.CodeInvalidField, "must have at most %d addresses", index.MaxAddresses).In("p_addresses_canonical")
+		return nil, appliance.Errorf(appliance.CodeInvalidField, "must have at most %d addresses",
+			index.MaxAddresses).In("p_addresses_canonical")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

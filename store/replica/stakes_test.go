@@ -24,7 +24,8 @@ func staked(t *testing.T, transfers int) (*Store, []index.Packet) {
 	}
 	t.Cleanup(func() { r.Close() })
 	var all []index.Packet
-	o := dataset.GenerateOptions{Transfers: transfers, Seed: 5, Now: time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC), Chains: 4}
+	o := dataset.GenerateOptions{Transfers: transfers, Seed: 5, Now: time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC),
+		Chains: 4}
 	err = dataset.Generate(t.Context(), o, func(rows []index.Row) error {
 		for _, row := range rows {
 			var p index.Packet
@@ -69,7 +70,8 @@ func like(all []index.Packet, does, not string) (found []index.Packet) {
 			panic(err)
 		}
 		decoded := string(row.AppendJSON(nil, index.PacketDecodedColumn))
-		if strings.Contains(decoded, fmt.Sprintf("%x", "wasm")) && strings.Contains(*p.Structure, does) && !strings.Contains(*p.Structure, not) {
+		if strings.Contains(decoded, fmt.Sprintf("%x", "wasm")) && strings.Contains(*p.Structure, does) &&
+			!strings.Contains(*p.Structure, not) {
 			found = append(found, p)
 		}
 	}
@@ -116,13 +118,15 @@ func filters(t *testing.T, r *Store, kind zkgm.StakeKind, rows []index.Row) {
 		return text
 	}
 	row := rows[len(rows)/2]
-	sent := map[zkgm.StakeKind]string{zkgm.Bond: "bond", zkgm.Unbond: "unbond", zkgm.Withdraw: "withdraw", zkgm.DustWithdraw: "dust_withdraw"}[kind]
+	sent := map[zkgm.StakeKind]string{zkgm.Bond: "bond", zkgm.Unbond: "unbond", zkgm.Withdraw: "withdraw",
+		zkgm.DustWithdraw: "dust_withdraw"}[kind]
 	for name, q := range map[string]index.StakeQuery{
 		"staker":      {Addresses: []string{"0x01", strings.ToUpper(value(row, "staker_canonical"))}},
 		"packet":      {PacketHash: row.Key()},
 		"transaction": {TransactionHash: value(row, sent+"_send_transaction_hash")},
-		"chains":      {SourceChain: value(row, "source_universal_chain_id"), DestinationChain: value(row, "destination_universal_chain_id")},
-		"network":     {Network: index.Mainnet},
+		"chains": {SourceChain: value(row, "source_universal_chain_id"),
+			DestinationChain: value(row, "destination_universal_chain_id")},
+		"network": {Network: index.Mainnet},
 	} {
 		q.Kind = kind
 		found := ask(t, r, q)
@@ -136,8 +140,10 @@ func filters(t *testing.T, r *Store, kind zkgm.StakeKind, rows []index.Row) {
 		}
 	}
 	for name, q := range map[string]index.StakeQuery{
-		"nobody": {Addresses: []string{}}, "a stranger": {Addresses: []string{"0xdead"}}, "another network": {Network: index.Testnet},
-		"another source": {SourceChain: "osmosis.osmosis-1"}, "another destination": {DestinationChain: "osmosis.osmosis-1"},
+		"nobody": {Addresses: []string{}}, "a stranger": {Addresses: []string{"0xdead"}},
+		"another network":     {Network: index.Testnet},
+		"another source":      {SourceChain: "osmosis.osmosis-1"},
+		"another destination": {DestinationChain: "osmosis.osmosis-1"},
 	} {
 		q.Kind = kind
 		if found := ask(t, r, q); len(found) > 0 {
@@ -168,10 +174,12 @@ func deliveries(t *testing.T, r *Store, all []index.Packet) {
 		}
 		delivered++
 		d := byHash[*b.DeliveryPacketHash]
-		if *d.SendTransactionHash != *p.RecvTransactionHash || d.DestUniversalChainID != b.DestUniversalChainID || b.DestUniversalChainID != p.SourceUniversalChainID {
+		if *d.SendTransactionHash != *p.RecvTransactionHash || d.DestUniversalChainID != b.DestUniversalChainID ||
+			b.DestUniversalChainID != p.SourceUniversalChainID {
 			t.Errorf("bond %s is delivered by %s to %s", b.PacketHash, d.PacketHash, d.DestUniversalChainID)
 		}
-		if *b.ReceiverCanonical != *b.StakerCanonical || *b.SenderCanonical != *b.StakerCanonical || *b.QuoteAmount != *b.RemoteQuoteAmount {
+		if *b.ReceiverCanonical != *b.StakerCanonical || *b.SenderCanonical != *b.StakerCanonical ||
+			*b.QuoteAmount != *b.RemoteQuoteAmount {
 			t.Errorf("bond %+v", b)
 		}
 	}
@@ -221,9 +229,13 @@ func TestInstructions(t *testing.T) {
 		}
 	}
 	oldest := older[len(older)-1]
-	newer := walk(index.InstructionQuery{Page: index.Page{Limit: seven.Limit, Cursor: oldest.SortOrder(), Direction: index.Newer}})
+	newer := walk(
+		index.InstructionQuery{Page: index.Page{Limit: seven.Limit, Cursor: oldest.SortOrder(),
+			Direction: index.Newer}})
 	slices.Reverse(newer)
-	if !slices.EqualFunc(newer, older[:len(older)-1], func(a, b index.Row) bool { return string(a.Bytes()) == string(b.Bytes()) }) {
+	if !slices.EqualFunc(newer, older[:len(older)-1], func(a, b index.Row) bool {
+		return string(a.Bytes()) == string(b.Bytes())
+	}) {
 		t.Errorf("%d instructions from the oldest on, want %d", len(newer), len(older)-1)
 	}
 	calls(t, walk, older)
@@ -265,7 +277,8 @@ func TestStakesPageCost(t *testing.T) {
 		r, _ := staked(t, transfers)
 		before := r.touched.Load()
 		err := r.View(t.Context(), func(s index.Snapshot) error {
-			for _, q := range []index.StakeQuery{{}, {SourceChain: "ethereum.1"}, {DestinationChain: "ethereum.1"}, {DestinationChain: "xion.none-1"}} {
+			for _, q := range []index.StakeQuery{{}, {SourceChain: "ethereum.1"}, {DestinationChain: "ethereum.1"},
+				{DestinationChain: "xion.none-1"}} {
 				q.Kind, q.Limit = zkgm.Bond, new(int32(5))
 				if _, err := s.Stakes(t.Context(), q); err != nil {
 					return err

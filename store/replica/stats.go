@@ -109,7 +109,8 @@ func (d *deltas) histograms() map[string]map[uint64]int64 {
 		source, destination, _ := strings.Cut(pair, routeSeparator)
 		for i, changes := range of {
 			for _, key := range [4]string{
-				latencyKey(i, "", ""), latencyKey(i, source, ""), latencyKey(i, "", destination), latencyKey(i, source, destination),
+				latencyKey(i, "", ""), latencyKey(i, source, ""), latencyKey(i, "", destination),
+				latencyKey(i, source, destination),
 			} {
 				if all[key] == nil {
 					all[key] = make(map[uint64]int64)
@@ -236,7 +237,9 @@ func (h histogram) encode() []byte {
 
 func (h *histogram) change(changes map[uint64]int64) {
 	for bucket, by := range changes {
-		i, found := slices.BinarySearchFunc(*h, bucket, func(e histogramEntry, b uint64) int { return cmp.Compare(e.bucket, b) })
+		i, found := slices.BinarySearchFunc(*h, bucket, func(e histogramEntry, b uint64) int {
+			return cmp.Compare(e.bucket, b)
+		})
 		if !found {
 			*h = slices.Insert(*h, i, histogramEntry{bucket: bucket})
 		}
@@ -314,7 +317,8 @@ func (s *snapshot) byChain(ctx context.Context, c *collection, q index.DayQuery)
 	var counts []index.RouteDayCount
 	err := s.days(ctx, c, statRouteDay, q, func(day string, pair []byte, count uint64) {
 		source, destination, _ := strings.Cut(string(pair), routeSeparator)
-		if (q.SourceChain != "" && q.SourceChain != source) || (q.DestinationChain != "" && q.DestinationChain != destination) {
+		if (q.SourceChain != "" && q.SourceChain != source) ||
+			(q.DestinationChain != "" && q.DestinationChain != destination) {
 			return
 		}
 		counts = append(counts, index.RouteDayCount{
@@ -322,13 +326,15 @@ func (s *snapshot) byChain(ctx context.Context, c *collection, q index.DayQuery)
 		})
 	})
 	slices.SortStableFunc(counts, func(a, b index.RouteDayCount) int {
-		return cmp.Or(cmp.Compare(b.Day, a.Day), cmp.Compare(a.SourceChain, b.SourceChain), cmp.Compare(a.DestinationChain, b.DestinationChain))
+		return cmp.Or(cmp.Compare(b.Day, a.Day), cmp.Compare(a.SourceChain, b.SourceChain),
+			cmp.Compare(a.DestinationChain, b.DestinationChain))
 	})
 	return counts, err
 }
 
 // days calls yield with each count of the query's days, oldest first.
-func (s *snapshot) days(ctx context.Context, c *collection, what byte, q index.DayQuery, yield func(day string, rest []byte, count uint64)) error {
+func (s *snapshot) days(ctx context.Context, c *collection, what byte, q index.DayQuery,
+	yield func(day string, rest []byte, count uint64)) error {
 	first := uint32(0)
 	if q.DaysBack != nil {
 		if *q.DaysBack < 1 {

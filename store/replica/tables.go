@@ -114,7 +114,8 @@ func (t *tables) loadRoutes(tx *bbolt.Tx) {
 		cursor := tx.Bucket(bucketStats).Cursor()
 		for k, _ := cursor.Seek([]byte(prefix)); strings.HasPrefix(string(k), prefix); k, _ = cursor.Next() {
 			source, destination, _ := strings.Cut(string(k[len(prefix):]), routeSeparator)
-			t.routes[i] = append(t.routes[i], route{source: source, destination: destination, term: routeTerm(source, destination)})
+			t.routes[i] = append(t.routes[i],
+				route{source: source, destination: destination, term: routeTerm(source, destination)})
 		}
 	}
 }
@@ -135,7 +136,8 @@ func (t *tables) late(packet index.Row, now time.Time) bool {
 	}
 	sla := index.DefaultSLA
 	var buf [128]byte
-	if d, ok := t.slas[string(packet.AppendKey(buf[:0], packetChannelKey))]; ok && !packet.IsNull(index.PacketSourceChannelColumn) {
+	if d, ok := t.slas[string(packet.AppendKey(buf[:0], packetChannelKey))]; ok &&
+		!packet.IsNull(index.PacketSourceChannelColumn) {
 		sla = d // a null source channel would read as channel 0
 	}
 	return now.UnixNano()-sent > int64(sla)
@@ -261,5 +263,6 @@ func settleOrder(order, kept, key string, taken func(string) bool) (string, erro
 	case !taken(tied):
 		return tied, nil
 	}
-	return "", appliance.Errorf(appliance.CodeInvalidField, "%s", fmt.Sprintf("%q and %q belong to other rows", order, tied)).In("sort_order")
+	return "", appliance.Errorf(appliance.CodeInvalidField, "%s",
+		fmt.Sprintf("%q and %q belong to other rows", order, tied)).In("sort_order")
 }

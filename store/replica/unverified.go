@@ -100,7 +100,8 @@ func (w *batchWriter) keepApart(u index.Unverified) error {
 	}
 	c := collectionOf(u.Row.Type())
 	if c == nil {
-		return appliance.Errorf(appliance.CodeInvalidField, "a %s cannot be quarantined, only a packet or a transfer", u.Row.Type().Name)
+		return appliance.Errorf(appliance.CodeInvalidField, "a %s cannot be quarantined, only a packet or a transfer",
+			u.Row.Type().Name)
 	}
 	key := apartKey(u.Row.ID())
 	a := apart{since: w.r.now().UnixNano()}
@@ -302,7 +303,8 @@ func (s *snapshot) Unverified(ctx context.Context, yield func(index.Unverified) 
 	return s.walk(ctx, bucketUnverified, func(k, v []byte) error {
 		a := readApart(unseal(sumOf(bucketUnverified), k, v))
 		return yield(index.Unverified{
-			Row: index.RowOf(collectionOfApart(k).t, a.row), Reason: string(a.reason), Since: time.Unix(0, a.since).UTC(),
+			Row: index.RowOf(collectionOfApart(k).t, a.row), Reason: string(a.reason),
+			Since: time.Unix(0, a.since).UTC(),
 		})
 	})
 }

@@ -34,7 +34,8 @@ func reopen(t *testing.T, path string, o Options) *Store {
 // doubted returns an unverified transfer, of a route that no other transfer has.
 func doubted(t *testing.T, order, hash string) index.Unverified {
 	t.Helper()
-	row, err := index.NewRow(index.Transfer{SortOrder: order, PacketHash: hash, SourceUniversalChainID: "liar.1", DestUniversalChainID: "b.1"})
+	row, err := index.NewRow(index.Transfer{SortOrder: order, PacketHash: hash, SourceUniversalChainID: "liar.1",
+		DestUniversalChainID: "b.1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +99,8 @@ func TestUnverifiedIsSinceItWasFirstQuarantined(t *testing.T) {
 		{index.Batch{Rows: []index.Row{u.Row}}, index.Written{Inserted: 1}, -1},
 		{index.Batch{Unverified: []index.Unverified{u, u}}, index.Written{Inserted: 1, Unchanged: 1}, 5 * time.Hour},
 		{index.Batch{Rows: []index.Row{u.Row}}, index.Written{Updated: 1}, -1},
-		{index.Batch{Rows: []index.Row{u.Row}, Unverified: []index.Unverified{u}}, index.Written{Unchanged: 1, Inserted: 1}, 7 * time.Hour},
+		{index.Batch{Rows: []index.Row{u.Row}, Unverified: []index.Unverified{u}},
+			index.Written{Unchanged: 1, Inserted: 1}, 7 * time.Hour},
 	} {
 		if written := write(t, r, step.batch); written != step.want {
 			t.Errorf("%d hours in: wrote %+v, want %+v", now.Sub(storetest.ReplicaNow)/time.Hour, written, step.want)
@@ -118,7 +120,8 @@ func TestUnverifiedRowsAreServedWhereAskedTo(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "replica.db")
 	r := reopen(t, path, Options{})
-	write(t, r, index.Batch{Rows: plain(20), Unverified: []index.Unverified{doubted(t, "1", "0x01aa"), doubted(t, "00000007", "0x02aa")}})
+	write(t, r, index.Batch{Rows: plain(20),
+		Unverified: []index.Unverified{doubted(t, "1", "0x01aa"), doubted(t, "00000007", "0x02aa")}})
 	before := export(t, r)
 	for _, test := range []struct {
 		o    Options
@@ -291,7 +294,8 @@ func TestWhatCannotBePutBackIsNotServed(t *testing.T) {
 	good := doubted(t, "7", "0x07")
 	write(t, r, index.Batch{Rows: []index.Row{good.Row}})
 	write(t, r, index.Batch{Unverified: []index.Unverified{doubted(t, "8", "0x07")}})
-	write(t, r, index.Batch{Rows: []index.Row{doubted(t, "7", "0x01").Row, doubted(t, index.TieBreak("7", good.Row.Key()), "0x02").Row}})
+	write(t, r, index.Batch{Rows: []index.Row{doubted(t, "7", "0x01").Row,
+		doubted(t, index.TieBreak("7", good.Row.Key()), "0x02").Row}})
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -126,7 +126,8 @@ type batchWriter struct {
 
 func newBatchWriter(r *Store, tx *bbolt.Tx) *batchWriter {
 	w := &batchWriter{
-		r: r, tx: tx, packer: r.packer, texts: len(r.packer.Texts(0)), counts: newDeltas(), apart: tx.Bucket(bucketUnverified), changes: make(map[*postings][]postingChange),
+		r: r, tx: tx, packer: r.packer, texts: len(r.packer.Texts(0)), counts: newDeltas(),
+		apart: tx.Bucket(bucketUnverified), changes: make(map[*postings][]postingChange),
 		tableOrders: make(map[*index.Type]map[string]string), changedTables: make(map[*index.Type]bool),
 	}
 	for i, c := range collections {
@@ -294,7 +295,9 @@ func (w *batchWriter) upsertRow(c *collection, row index.Row, p *prepared) (coun
 	key := p.keyOf(c, row)
 	old, kept := w.current(c, key, p != nil)
 	order, _ := row.Text(c.order)
-	settled, err := settleOrder(order, kept, string(key), func(order string) bool { return w.rows[c.number].Get([]byte(order)) != nil })
+	settled, err := settleOrder(order, kept, string(key), func(order string) bool {
+		return w.rows[c.number].Get([]byte(order)) != nil
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -343,7 +346,8 @@ func (w *batchWriter) removeRow(id index.RowID) (err error) {
 
 // replace replaces old, stored under kept, by row, stored under order. A zero old means an insert, a zero row a
 // deletion.
-func (w *batchWriter) replace(c *collection, key string, old index.Row, kept string, row index.Row, order string, p *prepared) error {
+func (w *batchWriter) replace(c *collection, key string, old index.Row, kept string, row index.Row, order string,
+	p *prepared) error {
 	w.repost(c, old, kept, row, order, p)
 	if !old.IsZero() {
 		w.counts.add(c, old, -1)

@@ -112,7 +112,8 @@ func countedSince(t *testing.T, j appliance.Journal, clock *clock) {
 			}
 		}
 	}
-	past, err := j.Past(t.Context(), appliance.PastQuery{KeyID: "none", Since: []time.Time{epoch(), clock.now().Add(time.Hour)}})
+	past, err := j.Past(t.Context(),
+		appliance.PastQuery{KeyID: "none", Since: []time.Time{epoch(), clock.now().Add(time.Hour)}})
 	check(t, err)
 	if past.Counts[0] != 0 || past.Counts[1] != 0 || past.First != nil {
 		t.Errorf("a key without records has %+v", past)
@@ -127,7 +128,8 @@ func firstIsFound(t *testing.T, j appliance.Journal, _ *clock) {
 	if past.First != nil {
 		t.Errorf("there is %s before any", past.First.ID)
 	}
-	later := RecordOf(t, "key", appliance.Request{UnspendableAddress: first.UnspendableAddress, Beneficiary: appliance.Address{1}})
+	later := RecordOf(t,
+		"key", appliance.Request{UnspendableAddress: first.UnspendableAddress, Beneficiary: appliance.Address{1}})
 	for _, r := range []appliance.Record{Record(t, "key"), first, later} {
 		_, _, err := j.Append(t.Context(), r)
 		check(t, err)
@@ -141,7 +143,8 @@ func firstIsFound(t *testing.T, j appliance.Journal, _ *clock) {
 
 // appendAtOnce appends records concurrently, and returns how many succeeded. The others must fail with the code. Before
 // them it appends a record whose condition waits until all have begun, so that many of them share a batch.
-func appendAtOnce(t *testing.T, journals []appliance.Journal, records []appliance.Record, code appliance.Code, c appliance.Condition) int64 {
+func appendAtOnce(t *testing.T, journals []appliance.Journal, records []appliance.Record, code appliance.Code,
+	c appliance.Condition) int64 {
 	t.Helper()
 	var appended atomic.Int64
 	var all, begun sync.WaitGroup
@@ -191,7 +194,8 @@ func capAcross(t *testing.T, journals []appliance.Journal, limit, tries int, sin
 	for i := range records {
 		records[i] = Record(t, "capped")
 	}
-	if n := appendAtOnce(t, journals, records, appliance.CodePolicyCap, atMost(int64(limit), since)); n != int64(limit) {
+	if n := appendAtOnce(t, journals, records, appliance.CodePolicyCap,
+		atMost(int64(limit), since)); n != int64(limit) {
 		t.Errorf("%d were appended, the cap is %d", n, limit)
 	}
 	past, err := journals[0].Past(t.Context(), appliance.PastQuery{KeyID: "capped", Since: []time.Time{since}})
@@ -211,7 +215,8 @@ func firstAcross(t *testing.T, journals []appliance.Journal) {
 		records := make([]appliance.Record, 12)
 		unspendable := Record(t, "key").UnspendableAddress
 		for i := range records {
-			records[i] = RecordOf(t, fmt.Sprint("key", i), appliance.Request{UnspendableAddress: unspendable, Beneficiary: appliance.Address{byte(i + 1)}})
+			records[i] = RecordOf(t, fmt.Sprint("key", i),
+				appliance.Request{UnspendableAddress: unspendable, Beneficiary: appliance.Address{byte(i + 1)}})
 		}
 		if n := appendAtOnce(t, journals, records, appliance.CodePolicySecond, sameBeneficiary); n != 1 {
 			t.Fatalf("round %d: %d beneficiaries", round, n)

@@ -226,7 +226,8 @@ func listOfAll(t *testing.T, s suite) {
 		r.ID, r.KeyID = uuid.Must(uuid.NewV7()), keyID
 		s.append(t, r)
 	}
-	q := appliance.JournalQuery{Hash: &r.Hash, Unspendable: &r.UnspendableAddress, KeyID: "a", From: epoch().Add(time.Second), AttestationsOnly: true}
+	q := appliance.JournalQuery{Hash: &r.Hash, Unspendable: &r.UnspendableAddress, KeyID: "a",
+		From: epoch().Add(time.Second), AttestationsOnly: true}
 	wantIndexes(t, s.list(t, q), 3, 2)
 	q.Until = epoch().Add(2500 * time.Millisecond)
 	wantIndexes(t, s.list(t, q), 2)

@@ -68,7 +68,8 @@ func (c *clock) now() time.Time      { return *c.at.Load() }
 func (c *clock) set(t time.Time)     { c.at.Store(&t) }
 func (c *clock) add(d time.Duration) { c.set(c.now().Add(d)) }
 func sameEntry(a, b appliance.Entry) bool {
-	return a.Index == b.Index && bytes.Equal(a.Leaf, b.Leaf) && reflect.DeepEqual(a.Record, b.Record) && reflect.DeepEqual(a.Event, b.Event)
+	return a.Index == b.Index && bytes.Equal(a.Leaf, b.Leaf) && reflect.DeepEqual(a.Record, b.Record) &&
+		reflect.DeepEqual(a.Event, b.Event)
 }
 
 func (s suite) append(t *testing.T, r appliance.Record) appliance.Entry {
@@ -126,7 +127,8 @@ func recordIsFound(t *testing.T, s suite) {
 	if e.Record.Salt == (appliance.Salt{}) {
 		t.Error("there is no salt")
 	}
-	if wantTime := epoch().UTC().Truncate(time.Millisecond); !e.Record.Time.Equal(wantTime) || e.Record.Time.Location() != time.UTC {
+	if wantTime := epoch().UTC().Truncate(time.Millisecond); !e.Record.Time.Equal(wantTime) ||
+		e.Record.Time.Location() != time.UTC {
 		t.Errorf("the time is %v, not %v", e.Record.Time, wantTime)
 	}
 	leaf, err := appliance.EncodeLeaf(e.Record)
@@ -175,7 +177,8 @@ func nothingFound(t *testing.T, s suite) {
 
 func timeIsMonotonic(t *testing.T, s suite) {
 	var last time.Time
-	for _, step := range []time.Duration{0, time.Second, -time.Hour, time.Millisecond, 2 * time.Hour, -time.Nanosecond} {
+	for _, step := range []time.Duration{0, time.Second, -time.Hour, time.Millisecond, 2 * time.Hour,
+		-time.Nanosecond} {
 		s.clock.add(step)
 		e := s.append(t, Record(t, "key"))
 		if e.Record.Time.Before(last) {
@@ -323,7 +326,8 @@ func idempotentConcurrent(t *testing.T, s suite) {
 }
 
 func idempotentPerKey(t *testing.T, s suite) {
-	for i, r := range []struct{ keyID, idempotencyKey string }{{"a", "bc"}, {"ab", "c"}, {"abc", "c"}, {"a", "b c"}, {"a b", "c"}} {
+	for i, r := range []struct{ keyID, idempotencyKey string }{{"a", "bc"}, {"ab", "c"}, {"abc", "c"}, {"a", "b c"},
+		{"a b", "c"}} {
 		record := Record(t, r.keyID)
 		record.IdempotencyKey = r.idempotencyKey
 		s.append(t, record)
@@ -350,13 +354,15 @@ func idAppendedOnce(t *testing.T, s suite) {
 
 func badRecord(t *testing.T, s suite) {
 	bad := map[string]func(r *appliance.Record){
-		"no id":                         func(r *appliance.Record) { r.ID = uuid.Nil },
-		"no API key":                    func(r *appliance.Record) { r.KeyID = "" },
-		"an idempotency key not UTF-8":  func(r *appliance.Record) { r.IdempotencyKey = "\xff" },
-		"an API key that is not UTF-8":  func(r *appliance.Record) { r.KeyID = "\xff" },
-		"an API key's id with a NUL":    func(r *appliance.Record) { r.KeyID = "a\x00b" },
-		"a domain that is not UTF-8":    func(r *appliance.Record) { r.Domain = &appliance.EIP712Domain{Name: "\xff"} },
-		"an API key's id without bound": func(r *appliance.Record) { r.KeyID = string(bytes.Repeat([]byte("a"), 1<<16)) },
+		"no id":                        func(r *appliance.Record) { r.ID = uuid.Nil },
+		"no API key":                   func(r *appliance.Record) { r.KeyID = "" },
+		"an idempotency key not UTF-8": func(r *appliance.Record) { r.IdempotencyKey = "\xff" },
+		"an API key that is not UTF-8": func(r *appliance.Record) { r.KeyID = "\xff" },
+		"an API key's id with a NUL":   func(r *appliance.Record) { r.KeyID = "a\x00b" },
+		"a domain that is not UTF-8":   func(r *appliance.Record) { r.Domain = &appliance.EIP712Domain{Name: "\xff"} },
+		"an API key's id without bound": func(r *appliance.Record) {
+			r.KeyID = string(bytes.Repeat([]byte("a"), 1<<16))
+		},
 	}
 	var wg sync.WaitGroup
 	for name, spoil := range bad {

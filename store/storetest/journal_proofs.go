@@ -83,7 +83,10 @@ func tilesProveConsistency(t *testing.T, s suite) {
 			check(t, err)
 			var e appliance.Entry
 			stop := errors.New("stop")
-			if err := s.journal.Entries(t.Context(), index, func(got appliance.Entry) error { e = got; return stop }); !errors.Is(err, stop) {
+			if err := s.journal.Entries(t.Context(), index, func(got appliance.Entry) error {
+				e = got
+				return stop
+			}); !errors.Is(err, stop) {
 				t.Fatal(err)
 			}
 			if err := tlog.CheckRecord(proof, newer.N, newer.Hash, index, tlog.RecordHash(e.Leaf)); err != nil {
@@ -130,7 +133,9 @@ func verifies(t *testing.T, s suite) {
 	t.Helper()
 	tree := s.tree(t)
 	var done, total int64
-	report, err := s.journal.Verify(t.Context(), appliance.VerifyOptions{Progress: func(d, n int64) { done, total = d, n }})
+	report, err := s.journal.Verify(t.Context(), appliance.VerifyOptions{Progress: func(d, n int64) {
+		done, total = d, n
+	}})
 	check(t, err)
 	for _, damage := range report.Damages {
 		if damage.Part != "api_key" { // these tests create keys without events; eventsOfKeys tests both
@@ -138,7 +143,8 @@ func verifies(t *testing.T, s suite) {
 		}
 	}
 	if report.Size != tree.N || !bytes.Equal(report.Root, tree.Hash[:]) {
-		t.Errorf("verified %d records with root %x, the checkpoint is of %d with root %x", report.Size, report.Root, tree.N, tree.Hash)
+		t.Errorf("verified %d records with root %x, the checkpoint is of %d with root %x", report.Size, report.Root,
+			tree.N, tree.Hash)
 	}
 	if done != tree.N || total != tree.N {
 		t.Errorf("progress ended at %d of %d, not at %d", done, total, tree.N)

@@ -111,7 +111,8 @@ func idempotentAcross(t *testing.T, c *cluster) {
 		})
 		for _, e := range entries {
 			if !sameEntry(e, entries[0]) {
-				t.Errorf("one answers with record %d (%s), another with %d (%s)", entries[0].Index, entries[0].Record.ID, e.Index, e.Record.ID)
+				t.Errorf("one answers with record %d (%s), another with %d (%s)", entries[0].Index,
+					entries[0].Record.ID, e.Index, e.Record.ID)
 			}
 		}
 		if appended.Load() != 1 {
@@ -146,7 +147,8 @@ func appendAcross(t *testing.T, c *cluster) {
 	if n := seen(); n == 0 {
 		t.Error("no checkpoint was seen")
 	}
-	if tree := (suite{journal: c.members[0].Journal, verifier: c.verifier}).tree(t); tree.N != int64(callers*each*len(c.members)) {
+	if tree := (suite{journal: c.members[0].Journal, verifier: c.verifier}).tree(t); tree.N != int64(
+		callers*each*len(c.members)) {
 		t.Errorf("the checkpoint is of %d records", tree.N)
 	}
 }

@@ -29,7 +29,9 @@ func Replica(t *testing.T, open OpenReplica) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			index, reopen := open(t)
-			h := &harness{t: t, index: index, model: newModel(func() time.Time { return ReplicaNow }), rng: rand.New(rand.NewPCG(seed, 1))}
+			h := &harness{t: t, index: index, model: newModel(func() time.Time {
+				return ReplicaNow
+			}), rng: rand.New(rand.NewPCG(seed, 1))}
 			for round := range 4 {
 				h.writeRandom(40 + 60*round)
 				h.questions(40)
@@ -68,7 +70,8 @@ func (h *harness) writeRandom(n int) {
 		for range min(n, 1+h.rng.IntN(40)) {
 			row := must(index.NewRow(h.row()))
 			if (row.Type() == index.PacketType || row.Type() == index.TransferType) && h.rng.IntN(4) == 0 {
-				b.Unverified = append(b.Unverified, index.Unverified{Row: row, Reason: h.one(someKinds), Since: h.time()})
+				b.Unverified = append(b.Unverified,
+					index.Unverified{Row: row, Reason: h.one(someKinds), Since: h.time()})
 			} else {
 				b.Rows = append(b.Rows, row)
 			}
@@ -122,7 +125,9 @@ func (h *harness) write(b index.Batch) {
 func (h *harness) writeAgain() {
 	var b index.Batch
 	for _, t := range index.RowTypes {
-		b.Rows = append(b.Rows, h.model.list(t, func(row index.Row) bool { return h.model.apart[t][row.Key()] == nil })...)
+		b.Rows = append(b.Rows, h.model.list(t, func(row index.Row) bool {
+			return h.model.apart[t][row.Key()] == nil
+		})...)
 	}
 	for _, d := range h.model.unverified() {
 		b.Unverified = append(b.Unverified, d.Unverified)
@@ -272,8 +277,10 @@ func (h *harness) unverified(s index.Snapshot) {
 	var got []index.Row
 	want := h.model.unverified()
 	err := s.Unverified(context.Background(), func(u index.Unverified) error {
-		if i := len(got); i < len(want) && (u.Reason != want[i].Reason || !u.Since.Equal(want[i].Since) || u.Since.Location() != time.UTC) {
-			h.t.Fatalf("unverified %d: %q since %v, want %q since %v", i, u.Reason, u.Since, want[i].Reason, want[i].Since)
+		if i := len(got); i < len(want) &&
+			(u.Reason != want[i].Reason || !u.Since.Equal(want[i].Since) || u.Since.Location() != time.UTC) {
+			h.t.Fatalf("unverified %d: %q since %v, want %q since %v", i, u.Reason, u.Since, want[i].Reason,
+				want[i].Since)
 		}
 		got = append(got, u.Row)
 		return nil
@@ -318,8 +325,10 @@ func (h *harness) stats() {
 			{Name: index.StatTransfers, Value: uint64(len(h.model.rows[index.TransferType]))},
 			{Name: index.StatPackets, Value: uint64(len(h.model.rows[index.PacketType]))},
 		})
-		for _, q := range []index.DayQuery{{}, {DaysBack: new(int32(1))}, {DaysBack: new(int32(2))}, {SourceChain: someChains[0]}, {SourceChain: someChains[1], DestinationChain: someChains[2]}} {
-			transfers, packets := h.model.routeDays(index.TransferType, "transfer_send_timestamp", q), h.model.routeDays(index.PacketType, "packet_send_timestamp", q)
+		for _, q := range []index.DayQuery{{}, {DaysBack: new(int32(1))}, {DaysBack: new(int32(2))},
+			{SourceChain: someChains[0]}, {SourceChain: someChains[1], DestinationChain: someChains[2]}} {
+			transfers, packets := h.model.routeDays(index.TransferType, "transfer_send_timestamp", q),
+				h.model.routeDays(index.PacketType, "packet_send_timestamp", q)
 			got, err := s.TransfersByChain(ctx, q)
 			h.equal("transfers by chain", err, got, transfers)
 			got, err = s.PacketsByChain(ctx, q)
@@ -331,7 +340,8 @@ func (h *harness) stats() {
 				h.equal("packets daily", err, days, daily(packets))
 			}
 		}
-		for _, q := range []index.LatencyQuery{{}, {SourceChain: someChains[0]}, {DestinationChain: someChains[1]}, {SourceChain: someChains[2], DestinationChain: someChains[3]}} {
+		for _, q := range []index.LatencyQuery{{}, {SourceChain: someChains[0]}, {DestinationChain: someChains[1]},
+			{SourceChain: someChains[2], DestinationChain: someChains[3]}} {
 			l, err := s.Latency(ctx, q)
 			if err != nil {
 				h.t.Fatal(err)

@@ -27,7 +27,8 @@ type doubt struct {
 }
 
 func newModel(now func() time.Time) *model {
-	m := &model{now: now, rows: make(map[*index.Type]map[string]index.Row), apart: make(map[*index.Type]map[string]*doubt)}
+	m := &model{now: now, rows: make(map[*index.Type]map[string]index.Row),
+		apart: make(map[*index.Type]map[string]*doubt)}
 	for _, t := range index.RowTypes {
 		m.rows[t], m.apart[t] = make(map[string]index.Row), make(map[string]*doubt)
 	}
@@ -254,8 +255,10 @@ func (m *model) transfers(q index.TransferQuery) []index.Row {
 		anyAddress := q.Addresses == nil || slices.ContainsFunc(q.Addresses, func(a string) bool {
 			return a != "" && (is(row, "sender_canonical", a) || is(row, "receiver_canonical", a))
 		})
-		return anyAddress && is(row, "transfer_send_transaction_hash", q.TransactionHash) && is(row, "packet_hash", q.PacketHash) &&
-			isNumber(row, "transfer_index", q.TransferIndex) && m.between(row, q.SourceChain, q.DestinationChain, q.Network)
+		return anyAddress && is(row, "transfer_send_transaction_hash", q.TransactionHash) &&
+			is(row, "packet_hash", q.PacketHash) &&
+			isNumber(row, "transfer_index", q.TransferIndex) &&
+			m.between(row, q.SourceChain, q.DestinationChain, q.Network)
 	})
 }
 
@@ -268,7 +271,8 @@ func (m *model) packets(q index.PacketQuery) []index.Row {
 			return false
 		}
 		return is(row, "packet_send_transaction_hash", q.TransactionHash) && is(row, "packet_hash", q.PacketHash) &&
-			is(row, "packet_send_block_hash", q.BlockHash) && m.between(row, q.SourceChain, q.DestinationChain, q.Network)
+			is(row, "packet_send_block_hash", q.BlockHash) &&
+			m.between(row, q.SourceChain, q.DestinationChain, q.Network)
 	})
 }
 
@@ -286,7 +290,8 @@ func (m *model) late(packet index.Row, of index.SLA) bool {
 	sla := index.DefaultSLA
 	for _, channel := range m.rows[index.ChannelType] {
 		if text(channel, "source_universal_chain_id") == text(packet, "source_universal_chain_id") &&
-			isNumber(channel, "source_channel_id", number(packet, "source_channel_id")) && number(packet, "source_channel_id") != nil {
+			isNumber(channel, "source_channel_id", number(packet, "source_channel_id")) &&
+			number(packet, "source_channel_id") != nil {
 			if d, err := index.ParseInterval(text(channel, "sla")); err == nil {
 				sla = d
 			}
@@ -302,14 +307,17 @@ func (m *model) channels(q index.ChannelQuery) []index.Row {
 			return false
 		}
 		return isEnd(row, "source", q.Source) && isEnd(row, "destination", q.Destination) &&
-			isNumber(row, "source_channel_id", q.SourceChannel) && isNumber(row, "destination_channel_id", q.DestinationChannel) &&
-			is(row, "source_port_id", q.SourcePort) && is(row, "destination_port_id", q.DestinationPort) && is(row, "version", q.Version) &&
+			isNumber(row, "source_channel_id", q.SourceChannel) &&
+			isNumber(row, "destination_channel_id", q.DestinationChannel) &&
+			is(row, "source_port_id", q.SourcePort) && is(row, "destination_port_id", q.DestinationPort) &&
+			is(row, "version", q.Version) &&
 			(q.Recommended == nil || boolean(row, "recommended") == *q.Recommended)
 	})
 }
 
 func isEnd(row index.Row, side string, e index.End) bool {
-	return is(row, side+"_universal_chain_id", e.Chain) && isNumber(row, side+"_client_id", e.Client) && isNumber(row, side+"_connection_id", e.Connection)
+	return is(row, side+"_universal_chain_id", e.Chain) && isNumber(row, side+"_client_id", e.Client) &&
+		isNumber(row, side+"_connection_id", e.Connection)
 }
 
 // routeDays counts by day and pair of chains.
@@ -324,7 +332,8 @@ func (m *model) routeDays(t *index.Type, sentField string, q index.DayQuery) []i
 		day := sent.UTC().Format(time.DateOnly)
 		if ok && day >= first && m.between(row, q.SourceChain, q.DestinationChain, "") {
 			key := index.RouteDayCount{DayCount: index.DayCount{Day: day}}
-			key.SourceChain, key.DestinationChain = text(row, "source_universal_chain_id"), text(row, "destination_universal_chain_id")
+			key.SourceChain, key.DestinationChain = text(row, "source_universal_chain_id"),
+				text(row, "destination_universal_chain_id")
 			counts[key]++
 		}
 	}
@@ -334,7 +343,8 @@ func (m *model) routeDays(t *index.Type, sentField string, q index.DayQuery) []i
 		list = append(list, key)
 	}
 	slices.SortFunc(list, func(a, b index.RouteDayCount) int {
-		return cmp.Or(cmp.Compare(b.Day, a.Day), cmp.Compare(a.SourceChain, b.SourceChain), cmp.Compare(a.DestinationChain, b.DestinationChain))
+		return cmp.Or(cmp.Compare(b.Day, a.Day), cmp.Compare(a.SourceChain, b.SourceChain),
+			cmp.Compare(a.DestinationChain, b.DestinationChain))
 	})
 	return list
 }

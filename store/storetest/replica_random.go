@@ -49,28 +49,40 @@ func (h *harness) order() string { return fmt.Sprintf("%03d-%s", h.rng.IntN(300)
 func (h *harness) row() any {
 	switch h.rng.IntN(12) {
 	case 0:
-		return index.Chain{UniversalChainID: h.one(someChains), Testnet: new(h.rng.IntN(2) == 0), DisplayName: h.maybe("A <chain> & \"more\"")}
+		return index.Chain{UniversalChainID: h.one(someChains), Testnet: new(h.rng.IntN(2) == 0),
+			DisplayName: h.maybe("A <chain> & \"more\"")}
 	case 1:
 		return index.Channel{
-			SortOrder: h.order(), SourceUniversalChainID: h.one(someChains), DestUniversalChainID: h.one(someChains), SourceChannelID: int32(h.rng.IntN(4)),
-			SourceClientID: h.maybeInt(3), SourceConnectionID: h.maybeInt(3), DestinationChannelID: h.maybeInt(3), SourcePortID: h.maybe(h.one(someKinds)),
-			Version: h.maybe(h.one(someKinds)), SLA: h.maybe(h.one([]string{"01:00:00", "2 hours", "PT30M", "1 day", "?"})), Tags: someKinds[:h.rng.IntN(4)],
+			SortOrder: h.order(), SourceUniversalChainID: h.one(someChains), DestUniversalChainID: h.one(someChains),
+			SourceChannelID: int32(h.rng.IntN(4)),
+			SourceClientID:  h.maybeInt(3), SourceConnectionID: h.maybeInt(3), DestinationChannelID: h.maybeInt(3),
+			SourcePortID: h.maybe(h.one(someKinds)),
+			Version:      h.maybe(h.one(someKinds)), SLA: h.maybe(
+				h.one([]string{"01:00:00", "2 hours", "PT30M", "1 day", "?"})), Tags: someKinds[:h.rng.IntN(4)],
 			Recommended: new(h.rng.IntN(2) == 0),
 		}
 	case 2:
-		return index.Token{UniversalChainID: h.one(someChains), Denom: h.hash("77", 5), Rank: h.maybeInt(9), Whitelist: new(h.rng.IntN(2) == 0)}
+		return index.Token{UniversalChainID: h.one(someChains), Denom: h.hash("77", 5), Rank: h.maybeInt(9),
+			Whitelist: new(h.rng.IntN(2) == 0)}
 	case 3, 4, 5, 6:
 		return index.Packet{
-			SortOrder: h.order(), PacketHash: h.hash("01", 120), SourceUniversalChainID: h.one(someChains), DestUniversalChainID: h.one(someChains),
-			SourceChannelID: h.maybeInt(4), SendTimestamp: h.maybeTime(), SendBlockHash: h.maybe(h.hash("02", 9)), SendTransactionHash: h.maybe(h.hash("03", 30)),
-			RecvTimestamp: h.maybeTime(), WriteAckTimestamp: h.maybeTime(), AckTimestamp: h.maybeTime(), PacketTimeoutTimestamp: h.maybeTime(),
-			Traces: []index.Trace{{Type: index.TracePacketSend, UniversalChainID: h.one(someChains), Height: h.maybe("7")}},
+			SortOrder: h.order(), PacketHash: h.hash("01", 120), SourceUniversalChainID: h.one(someChains),
+			DestUniversalChainID: h.one(someChains),
+			SourceChannelID:      h.maybeInt(4), SendTimestamp: h.maybeTime(), SendBlockHash: h.maybe(h.hash("02", 9)),
+			SendTransactionHash: h.maybe(h.hash("03", 30)),
+			RecvTimestamp:       h.maybeTime(), WriteAckTimestamp: h.maybeTime(), AckTimestamp: h.maybeTime(),
+			PacketTimeoutTimestamp: h.maybeTime(),
+			Traces: []index.Trace{{Type: index.TracePacketSend, UniversalChainID: h.one(someChains),
+				Height: h.maybe("7")}},
 		}
 	}
 	return index.Transfer{
-		SortOrder: h.order(), PacketHash: h.hash("01", 120), TransferIndex: int32(h.rng.IntN(3)), SourceUniversalChainID: h.one(someChains),
-		DestUniversalChainID: h.one(someChains), SenderCanonical: h.maybe(h.hash("04", 12)), ReceiverCanonical: h.maybe(h.hash("04", 12)),
-		SendTimestamp: h.maybeTime(), SendTransactionHash: h.maybe(h.hash("03", 30)), BaseAmount: h.maybe("1000"), SenderDisplay: h.maybe("é\u2028\\"),
+		SortOrder: h.order(), PacketHash: h.hash("01", 120), TransferIndex: int32(h.rng.IntN(3)),
+		SourceUniversalChainID: h.one(someChains),
+		DestUniversalChainID:   h.one(someChains), SenderCanonical: h.maybe(h.hash("04", 12)),
+		ReceiverCanonical: h.maybe(h.hash("04", 12)),
+		SendTimestamp:     h.maybeTime(), SendTransactionHash: h.maybe(h.hash("03", 30)), BaseAmount: h.maybe("1000"),
+		SenderDisplay: h.maybe("é\u2028\\"),
 	}
 }
 
@@ -85,8 +97,10 @@ func (h *harness) network() string { return h.sometimes(h.one([]string{"mainnet"
 
 func (h *harness) transferQuery() index.TransferQuery {
 	q := index.TransferQuery{
-		TransactionHash: h.sometimes(h.hash("03", 32)), PacketHash: h.sometimes(h.hash("01", 122)), BlockHash: h.sometimes(h.hash("02", 10)),
-		SourceChain: h.sometimes(h.one(someChains)), DestinationChain: h.sometimes(h.one(someChains)), Network: index.Network(h.network()),
+		TransactionHash: h.sometimes(h.hash("03", 32)), PacketHash: h.sometimes(h.hash("01", 122)),
+		BlockHash:   h.sometimes(h.hash("02", 10)),
+		SourceChain: h.sometimes(h.one(someChains)), DestinationChain: h.sometimes(h.one(someChains)),
+		Network: index.Network(h.network()),
 	}
 	if h.rng.IntN(4) == 0 {
 		q.TransferIndex = new(int32(h.rng.IntN(3)))
@@ -102,8 +116,10 @@ func (h *harness) transferQuery() index.TransferQuery {
 
 func (h *harness) packetQuery() index.PacketQuery {
 	q := index.PacketQuery{
-		TransactionHash: h.sometimes(h.hash("03", 32)), PacketHash: h.sometimes(h.hash("01", 122)), BlockHash: h.sometimes(h.hash("02", 10)),
-		SourceChain: h.sometimes(h.one(someChains)), DestinationChain: h.sometimes(h.one(someChains)), Network: index.Network(h.network()),
+		TransactionHash: h.sometimes(h.hash("03", 32)), PacketHash: h.sometimes(h.hash("01", 122)),
+		BlockHash:   h.sometimes(h.hash("02", 10)),
+		SourceChain: h.sometimes(h.one(someChains)), DestinationChain: h.sometimes(h.one(someChains)),
+		Network:   index.Network(h.network()),
 		Exceeding: index.SLA(h.sometimes(h.one([]string{"all", "mainnet", "testnet"}))),
 	}
 	if h.rng.IntN(8) == 0 {
@@ -117,8 +133,9 @@ func (h *harness) packetQuery() index.PacketQuery {
 
 func (h *harness) channelQuery() index.ChannelQuery {
 	q := index.ChannelQuery{
-		Source: index.End{Chain: h.sometimes(h.one(someChains))}, Destination: index.End{Chain: h.sometimes(h.one(someChains))},
-		Version: h.sometimes(h.one(someKinds)), SourcePort: h.sometimes(h.one(someKinds)), Tags: h.tags(),
+		Source:      index.End{Chain: h.sometimes(h.one(someChains))},
+		Destination: index.End{Chain: h.sometimes(h.one(someChains))},
+		Version:     h.sometimes(h.one(someKinds)), SourcePort: h.sometimes(h.one(someKinds)), Tags: h.tags(),
 	}
 	if h.rng.IntN(4) == 0 {
 		q.Source.Client, q.Recommended = new(int32(1)), new(true)

@@ -33,8 +33,10 @@ func TestRevocation(t *testing.T, open OpenStore) {
 		},
 		"a key that has expired": {
 			request: appliance.KeyRequest{Expires: epoch().Add(hour)},
-			change:  func(_ *testing.T, _ appliance.Keys, _ string, clock *clock) { clock.add(hour + time.Millisecond) },
-			code:    appliance.CodeAPIKeyExpired,
+			change: func(_ *testing.T, _ appliance.Keys, _ string, clock *clock) {
+				clock.add(hour + time.Millisecond)
+			},
+			code: appliance.CodeAPIKeyExpired,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -114,7 +116,8 @@ func eventsOfKeys(t *testing.T, open OpenStore) {
 		_, err := journal.AppendEvent(t.Context(), appliance.Event{Kind: kind, By: "root", Details: key.Details()})
 		check(t, err)
 	}
-	sound, planted, other, revoked, bound := create("sound"), create("planted"), create("other"), create("revoked"), create("bound")
+	sound, planted, other, revoked, bound := create("sound"), create("planted"), create("other"), create("revoked"),
+		create("bound")
 	tell(appliance.EventKeyCreated, sound)
 	tell(appliance.EventKeyCreated, revoked)
 	tell(appliance.EventKeyRevoked, revoked) // the key itself is not revoked
@@ -138,9 +141,11 @@ func eventsOfKeys(t *testing.T, open OpenStore) {
 	}
 	slices.Sort(found)
 	want := []string{
-		fmt.Sprintf("%s (%q): %s", planted.ID, "planted", "no event records its creation: revoke it, and review its attestations (attestd log list --key)"),
+		fmt.Sprintf("%s (%q): %s", planted.ID, "planted",
+			"no event records its creation: revoke it, and review its attestations (attestd log list --key)"),
 		fmt.Sprintf("%s (%q): %s", other.ID, "other", "its secretHash differs from its newest event: revoke it"),
-		fmt.Sprintf("%s (%q): %s", revoked.ID, "revoked", "an event records its revocation, but it still works: revoke it again"),
+		fmt.Sprintf("%s (%q): %s", revoked.ID,
+			"revoked", "an event records its revocation, but it still works: revoke it again"),
 	}
 	slices.Sort(want)
 	if !slices.Equal(found, want) {

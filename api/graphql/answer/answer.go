@@ -46,7 +46,8 @@ func New(idx Index, schema *ast.Schema, log *slog.Logger) (*Executor, error) {
 //
 // Errors: CodeResponseTooLarge; CodeOverloaded if the output accepts no more pieces; CodeTimeout; the errors of the
 // index.
-func (e *Executor) Execute(ctx context.Context, dst []byte, root []*document.Selection, out Output) ([]byte, []*document.Error) {
+func (e *Executor) Execute(ctx context.Context, dst []byte, root []*document.Selection,
+	out Output) ([]byte, []*document.Error) {
 	x := &execution{Executor: e, ctx: ctx, buf: dst, out: out}
 	if !reads(root) {
 		errs := x.object(root)
@@ -182,7 +183,8 @@ func (x *execution) failure(err error, s *document.Selection) *document.Error {
 			"fewer rows (p_limit) or fields").
 			At(s.Node.Position).WithPath(s.Key)
 	case x.ctx.Err() != nil:
-		return document.NewError(appliance.CodeTimeout, "the query took too long: request fewer rows (p_limit) or fields").At(s.Node.Position).WithPath(s.Key)
+		return document.NewError(appliance.CodeTimeout,
+			"the query took too long: request fewer rows (p_limit) or fields").At(s.Node.Position).WithPath(s.Key)
 	}
 	if appliance.CodeOf(err) == appliance.CodeInternal {
 		x.log.Error("graphql query failed", "field", s.Def.Name, "error", err)

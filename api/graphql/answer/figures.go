@@ -26,7 +26,8 @@ import (
 var figuresSchema string
 
 func newFigures(log *slog.Logger) (*gophers.Schema, error) {
-	return gophers.ParseSchema(figuresSchema, &figures{}, gophers.UseFieldResolvers(), gophers.DisableFieldSelections(), gophers.MaxParallelism(1),
+	return gophers.ParseSchema(figuresSchema, &figures{}, gophers.UseFieldResolvers(), gophers.DisableFieldSelections(),
+		gophers.MaxParallelism(1),
 		gophers.Logger(gopherslog.LoggerFunc(func(_ context.Context, cause any) {
 			log.Error("graphql resolver panicked", "cause", cause, "stack", string(debug.Stack()))
 		})))
@@ -89,14 +90,16 @@ func queryOf(figures []*document.Selection) (query string, variables map[string]
 		node := nodeOf(s)
 		if args, given := s.Args["args"]; given {
 			name := "args" + strconv.Itoa(i)
-			op.VariableDefinitions = append(op.VariableDefinitions, &ast.VariableDefinition{Variable: name, Type: s.Def.Arguments.ForName("args").Type})
+			op.VariableDefinitions = append(op.VariableDefinitions,
+				&ast.VariableDefinition{Variable: name, Type: s.Def.Arguments.ForName("args").Type})
 			node.Arguments = ast.ArgumentList{{Name: "args", Value: &ast.Value{Kind: ast.Variable, Raw: name}}}
 			variables[name] = args
 		}
 		op.SelectionSet = append(op.SelectionSet, node)
 	}
 	var text strings.Builder
-	formatter.NewFormatter(&text, formatter.WithCompacted()).FormatQueryDocument(&ast.QueryDocument{Operations: ast.OperationList{op}})
+	formatter.NewFormatter(&text,
+		formatter.WithCompacted()).FormatQueryDocument(&ast.QueryDocument{Operations: ast.OperationList{op}})
 	return text.String(), variables
 }
 
@@ -162,7 +165,8 @@ func each[T, R any](from []T, resolver func(T) R) []R {
 
 type dayArguments struct{ PDaysBack *int32 }
 
-func (a *dayArguments) count(ctx context.Context, run func(context.Context, index.DayQuery) ([]index.DayCount, error)) ([]dayCount, error) {
+func (a *dayArguments) count(ctx context.Context,
+	run func(context.Context, index.DayQuery) ([]index.DayCount, error)) ([]dayCount, error) {
 	var query index.DayQuery
 	if a != nil {
 		query.DaysBack = a.PDaysBack
@@ -176,7 +180,8 @@ type routeArguments struct {
 	PSourceUniversalChainID, PDestinationUniversalChainID *string
 }
 
-func (a *routeArguments) count(ctx context.Context, run func(context.Context, index.DayQuery) ([]index.RouteDayCount, error)) ([]routeCount, error) {
+func (a *routeArguments) count(ctx context.Context,
+	run func(context.Context, index.DayQuery) ([]index.RouteDayCount, error)) ([]routeCount, error) {
 	var query index.DayQuery
 	var wrong fault
 	if a != nil {

@@ -18,7 +18,8 @@ func TestFiguresAreOfTheSchema(t *testing.T) {
 		if def.BuiltIn || strings.HasPrefix(name, "__") || def == small.Query {
 			continue
 		}
-		if got, want := shape(def.Fields), shape(whole.Types[name].Fields); def.Kind != whole.Types[name].Kind || got != want {
+		if got, want := shape(def.Fields), shape(whole.Types[name].Fields); def.Kind != whole.Types[name].Kind ||
+			got != want {
 			t.Errorf("%s has\n%swant\n%s", name, got, want)
 		}
 	}

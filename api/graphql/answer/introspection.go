@@ -120,7 +120,8 @@ func (m meta) typeObject(def *ast.Definition) object {
 			values := []object{}
 			for _, v := range def.EnumValues {
 				if shown(v.Directives, s) {
-					values = append(values, deprecable(object{"name": v.Name, "description": text(v.Description)}, v.Directives))
+					values = append(values,
+						deprecable(object{"name": v.Name, "description": text(v.Description)}, v.Directives))
 				}
 			}
 			return values
@@ -171,7 +172,8 @@ func (m meta) argumentObjects(args ast.ArgumentDefinitionList, s *document.Selec
 	return objects
 }
 
-func (m meta) inputObject(name, description string, t *ast.Type, value *ast.Value, directives ast.DirectiveList) object {
+func (m meta) inputObject(name, description string, t *ast.Type, value *ast.Value,
+	directives ast.DirectiveList) object {
 	o := object{
 		"name": name, "description": text(description),
 		"type": func(*document.Selection) any { return m.reference(t) },

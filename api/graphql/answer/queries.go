@@ -252,7 +252,8 @@ func clients(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, e
 }
 
 func connections(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, error) {
-	return read(ctx, &a, index.ConnectionQuery{Page: a.page(), Source: a.end("source"), Destination: a.end("destination")}, snap.Connections)
+	return read(ctx, &a, index.ConnectionQuery{Page: a.page(), Source: a.end("source"),
+		Destination: a.end("destination")}, snap.Connections)
 }
 
 func instructions(ctx context.Context, snap index.Lists, a arguments) ([]index.Row, error) {

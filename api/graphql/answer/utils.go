@@ -23,7 +23,8 @@ type transferRequest struct {
 // V2UtilGetTransferRequestDetails returns how a token can be transferred to another chain. A token that wraps one of
 // the destination is unwrapped over the channel that it came by. Any other token is wrapped over the recommended
 // channel.
-func (figures) V2UtilGetTransferRequestDetails(ctx context.Context, in struct{ Args *transferRequestArguments }) ([]transferRequest, error) {
+func (figures) V2UtilGetTransferRequestDetails(ctx context.Context,
+	in struct{ Args *transferRequestArguments }) ([]transferRequest, error) {
 	a := in.Args
 	if a == nil {
 		a = &transferRequestArguments{}
@@ -134,7 +135,8 @@ type addressTypes struct{ Canonical, Display, Zkgm *string }
 
 // V2UtilGetAddressTypesForDisplayAddress returns the forms of an address. It returns an empty list for an invalid
 // address, and for a wrong bech32 or EIP-55 checksum.
-func (figures) V2UtilGetAddressTypesForDisplayAddress(ctx context.Context, in struct{ Args *addressArguments }) ([]addressTypes, error) {
+func (figures) V2UtilGetAddressTypesForDisplayAddress(ctx context.Context,
+	in struct{ Args *addressArguments }) ([]addressTypes, error) {
 	a := in.Args
 	if a == nil {
 		a = &addressArguments{}

@@ -64,10 +64,11 @@ func generate(t testing.TB) *replica.Store {
 		}
 	})
 	ctx := t.Context()
-	err = dataset.Generate(ctx, dataset.GenerateOptions{Transfers: Transfers, Seed: 1, Now: time.Now()}, func(rows []index.Row) error {
-		_, err := replica.Write(ctx, index.Batch{Rows: rows})
-		return err
-	})
+	err = dataset.Generate(ctx, dataset.GenerateOptions{Transfers: Transfers, Seed: 1, Now: time.Now()},
+		func(rows []index.Row) error {
+			_, err := replica.Write(ctx, index.Batch{Rows: rows})
+			return err
+		})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,8 @@ func TestPublishedClients(t *testing.T) {
 	clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
 	clienttest.Require(t, "./node_modules/graphql-http", "make clients")
 	endpoint := clienttest.Serve(t, nil) + "/v1/graphql"
-	for _, script := range []string{"audit.mjs", "requests.mjs", "graphqurl.mjs", "sdk.mjs", "staking.mjs", "persisted.mjs"} {
+	for _, script := range []string{"audit.mjs",
+		"requests.mjs", "graphqurl.mjs", "sdk.mjs", "staking.mjs", "persisted.mjs"} {
 		t.Run(script, func(t *testing.T) { clienttest.Node(t, script, endpoint) })
 	}
 }

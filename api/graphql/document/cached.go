@@ -60,7 +60,8 @@ func (c *Cached) Policy(schema *ast.Schema, variables map[string]any) (Policy, *
 	}
 	ttl, ok := values["ttl"].(int32)
 	if !ok || ttl < 0 {
-		return Policy{}, NewError(appliance.CodeInvalidField, "ttl of @cached must be 0 seconds or more").At(c.directive.Position)
+		return Policy{},
+			NewError(appliance.CodeInvalidField, "ttl of @cached must be 0 seconds or more").At(c.directive.Position)
 	}
 	refresh, _ := values["refresh"].(bool)
 	return Policy{TTL: time.Duration(ttl) * time.Second, Refresh: refresh}, nil

@@ -13,10 +13,11 @@ import (
 // Error codes of documents, variables and answers, in addition to the codes of package appliance. They appear in
 // extensions.code and are stable.
 const (
-	CodeParseFailed          appliance.Code = "parse_failed"          // the document is not GraphQL
-	CodeValidationFailed     appliance.Code = "validation_failed"     // the document does not fit the schema
-	CodeInvalidVariable      appliance.Code = "invalid_variable"      // a variable's value does not fit its type
-	CodeUnknownOperation     appliance.Code = "unknown_operation"     // operationName is unknown, or required but missing
+	CodeParseFailed      appliance.Code = "parse_failed"      // the document is not GraphQL
+	CodeValidationFailed appliance.Code = "validation_failed" // the document does not fit the schema
+	CodeInvalidVariable  appliance.Code = "invalid_variable"  // a variable's value does not fit its type
+	// operationName is unknown, or required but missing
+	CodeUnknownOperation     appliance.Code = "unknown_operation"
 	CodeOperationUnsupported appliance.Code = "operation_unsupported" // a mutation or subscription
 	CodeIntrospectionOff     appliance.Code = "introspection_off"
 	CodeQueryTooLarge        appliance.Code = "query_too_large"

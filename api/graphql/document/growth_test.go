@@ -20,8 +20,9 @@ const (
 )
 
 var limits = document.Limits{
-	MaxQueryBytes: 64 << 10, MaxVariablesBytes: 64 << 10, MaxTokens: 5000, MaxDepth: 12, MaxRootFields: 20, MaxAliases: 50,
-	MaxCost: 2_000_000, MaxResponseBytes: 16 << 20, Timeout: time.Second,
+	MaxQueryBytes: 64 << 10, MaxVariablesBytes: 64 << 10, MaxTokens: 5000, MaxDepth: 12, MaxRootFields: 20,
+	MaxAliases: 50,
+	MaxCost:    2_000_000, MaxResponseBytes: 16 << 20, Timeout: time.Second,
 }
 
 // FuzzMemory looks for a document whose memory grows faster than its size. Allocated bytes stand for steps, because

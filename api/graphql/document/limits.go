@@ -130,17 +130,21 @@ func (l Limits) check(doc *ast.QueryDocument, op *ast.OperationDefinition) (exte
 	e := m.of(op.SelectionSet)
 	switch {
 	case m.cycle != nil:
-		return e, NewError(CodeValidationFailed, fmt.Sprintf("Cannot spread fragment %q within itself.", m.cycle.Name)).At(m.cycle.Position)
+		return e, NewError(CodeValidationFailed,
+			fmt.Sprintf("Cannot spread fragment %q within itself.", m.cycle.Name)).At(m.cycle.Position)
 	case total > l.MaxTokens:
-		return e, NewError(CodeTooManyTokens, fmt.Sprintf("the query selects more than %d fields with its fragments spread", l.MaxTokens))
+		return e, NewError(CodeTooManyTokens,
+			fmt.Sprintf("the query selects more than %d fields with its fragments spread", l.MaxTokens))
 	case e.depth > l.MaxDepth:
 		return e, NewError(CodeTooDeep, fmt.Sprintf("the query is deeper than %d fields", l.MaxDepth))
 	case e.metaDepth > maxMetaDepth:
 		return e, NewError(CodeTooDeep, fmt.Sprintf("the introspection is deeper than %d fields", maxMetaDepth))
 	case e.root > l.MaxRootFields:
-		return e, NewError(CodeTooManyRootFields, fmt.Sprintf("the query has %d root fields, more than %d", e.root, l.MaxRootFields))
+		return e, NewError(CodeTooManyRootFields,
+			fmt.Sprintf("the query has %d root fields, more than %d", e.root, l.MaxRootFields))
 	case e.aliases > l.MaxAliases:
-		return e, NewError(CodeTooManyAliases, fmt.Sprintf("the query has %d aliases, more than %d", e.aliases, l.MaxAliases))
+		return e,
+			NewError(CodeTooManyAliases, fmt.Sprintf("the query has %d aliases, more than %d", e.aliases, l.MaxAliases))
 	}
 	return e, nil
 }

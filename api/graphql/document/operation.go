@@ -53,13 +53,15 @@ func Parse(query, name string, limits Limits) (*Operation, *Error) {
 		return nil, err
 	}
 	if def.Operation != ast.Query {
-		return nil, NewError(CodeOperationUnsupported, "only queries are supported, not a "+string(def.Operation)+"s").At(def.Position)
+		return nil, NewError(CodeOperationUnsupported,
+			"only queries are supported, not a "+string(def.Operation)+"s").At(def.Position)
 	}
 	extent, err := limits.check(doc, def)
 	if err != nil {
 		return nil, err
 	}
-	return &Operation{doc: doc, def: def, extent: extent, Cached: cachedOf(query, def), Weight: uint32(1024 + 24*len(query))}, nil
+	return &Operation{doc: doc, def: def, extent: extent, Cached: cachedOf(query, def),
+		Weight: uint32(1024 + 24*len(query))}, nil
 }
 
 // Introspects reports whether the operation selects __schema or __type, at any depth.
@@ -69,7 +71,8 @@ func (op *Operation) Introspects() bool { return op.extent.metaDepth > 0 }
 func (op *Operation) CheckName() *Error {
 	for _, other := range op.doc.Operations {
 		if other != op.def && other.Name == op.def.Name {
-			return NewError(CodeValidationFailed, fmt.Sprintf("There can be only one operation named %q.", op.def.Name)).At(other.Position)
+			return NewError(CodeValidationFailed,
+				fmt.Sprintf("There can be only one operation named %q.", op.def.Name)).At(other.Position)
 		}
 	}
 	return nil
@@ -113,7 +116,8 @@ func (op *Operation) Bind(variables map[string]any) ([]*Selection, []*Error) {
 // parse checks the size before parsing. The parser stops at the token limit.
 func parse(query string, limits Limits) (*ast.QueryDocument, *Error) {
 	if len(query) > limits.MaxQueryBytes {
-		return nil, NewError(CodeQueryTooLarge, fmt.Sprintf("the query has %d bytes, more than %d", len(query), limits.MaxQueryBytes))
+		return nil, NewError(CodeQueryTooLarge,
+			fmt.Sprintf("the query has %d bytes, more than %d", len(query), limits.MaxQueryBytes))
 	}
 	doc, err := parser.ParseQueryWithTokenLimit(&ast.Source{Input: query}, limits.MaxTokens)
 	switch {

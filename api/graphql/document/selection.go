@@ -84,8 +84,10 @@ func (m *merger) field(into *Field, node *ast.Field) *Field {
 	known, ok := into.byKey[node.Alias]
 	if !ok {
 		f := &Field{
-			Key: node.Alias, place: m.places, prefix: []byte(`,"` + node.Alias + `":`), Node: node, Def: node.Definition, schema: m.schema,
-			Meta: node.Name == "__schema" || node.Name == "__type", byKey: make(map[string]*Field), arguments: arguments,
+			Key: node.Alias, place: m.places, prefix: []byte(`,"` + node.Alias + `":`), Node: node,
+			Def: node.Definition, schema: m.schema,
+			Meta: node.Name == "__schema" ||
+				node.Name == "__type", byKey: make(map[string]*Field), arguments: arguments,
 		}
 		into.byKey[node.Alias] = f
 		into.fields = append(into.fields, f)
@@ -94,7 +96,8 @@ func (m *merger) field(into *Field, node *ast.Field) *Field {
 	if (known.Node.Name != node.Name || known.arguments != arguments) && len(m.conflicts) < maxErrors {
 		conflict := NewError(CodeValidationFailed, fmt.Sprintf(
 			`Fields %q conflict: they are different fields or have different arguments. Use different aliases to fetch both.`, node.Alias)).At(known.Node.Position)
-		conflict.Locations = append(conflict.Locations, Location{Line: node.Position.Line, Column: node.Position.Column})
+		conflict.Locations = append(conflict.Locations,
+			Location{Line: node.Position.Line, Column: node.Position.Column})
 		m.conflicts = append(m.conflicts, conflict)
 	}
 	return known
@@ -105,7 +108,8 @@ func guards(around []guard, directives ast.DirectiveList) []guard {
 	all := around
 	for _, d := range directives {
 		if d.Name == "skip" || d.Name == "include" {
-			all = append(slices.Clip(all), guard{condition: d.Arguments.ForName("if").Value, value: d.Name == "include"})
+			all = append(slices.Clip(all),
+				guard{condition: d.Arguments.ForName("if").Value, value: d.Name == "include"})
 		}
 	}
 	return all
@@ -152,7 +156,8 @@ func hold(guards []guard, variables map[string]any) (bool, *Error) {
 
 // nullVariable is the error for a null variable in a non-null position (GraphQL, section 6.4.1).
 func nullVariable(v *ast.Value, wanted string) *Error {
-	return NewError(CodeInvalidVariable, fmt.Sprintf(`Variable "$%s" must not be null where %q is expected.`, v.Raw, wanted)).At(v.Position)
+	return NewError(CodeInvalidVariable,
+		fmt.Sprintf(`Variable "$%s" must not be null where %q is expected.`, v.Raw, wanted)).At(v.Position)
 }
 
 // Selection is a selected field with the values of its arguments.

@@ -13,22 +13,28 @@ import (
 // validationRules are the rules of GraphQL, section 5, except field selection merging. merger checks that in linear
 // time.
 var validationRules = []core.Rule{
-	rules.FieldsOnCorrectTypeRule, rules.FragmentsOnCompositeTypesRule, rules.KnownArgumentNamesRule, rules.KnownDirectivesRule,
+	rules.FieldsOnCorrectTypeRule, rules.FragmentsOnCompositeTypesRule, rules.KnownArgumentNamesRule,
+	rules.KnownDirectivesRule,
 	rules.KnownFragmentNamesRule, rules.KnownRootTypeRule, rules.KnownTypeNamesRule, rules.LoneAnonymousOperationRule,
 	introspectionDepth, rules.NoUndefinedVariablesRule, rules.NoUnusedFragmentsRule, rules.NoUnusedVariablesRule,
-	rules.PossibleFragmentSpreadsRule, rules.ProvidedRequiredArgumentsRule, rules.ScalarLeafsRule, rules.SingleFieldSubscriptionsRule,
+	rules.PossibleFragmentSpreadsRule, rules.ProvidedRequiredArgumentsRule, rules.ScalarLeafsRule,
+	rules.SingleFieldSubscriptionsRule,
 	rules.UniqueArgumentNamesRule, rules.UniqueDirectivesPerLocationRule, rules.UniqueFragmentNamesRule,
-	rules.UniqueInputFieldNamesRule, rules.UniqueOperationNamesRule, rules.UniqueVariableNamesRule, rules.ValuesOfCorrectTypeRule,
+	rules.UniqueInputFieldNamesRule, rules.UniqueOperationNamesRule, rules.UniqueVariableNamesRule,
+	rules.ValuesOfCorrectTypeRule,
 	rules.VariablesAreInputTypesRule, variablesInAllowedPosition,
 }
 
 // introspectionDepth is gqlparser's rule with a message that names the bound.
-var introspectionDepth = core.Rule{Name: rules.MaxIntrospectionDepth.Name, RuleFunc: func(observers *core.Events, addError core.AddErrFunc) {
-	named := func(e *gqlerror.Error) {
-		e.Message = "the introspection nests the lists fields, interfaces, possibleTypes and inputFields more than 2 deep"
-	}
-	rules.MaxIntrospectionDepth.RuleFunc(observers, func(options ...core.ErrorOption) { addError(append(options, named)...) })
-}}
+var introspectionDepth = core.Rule{Name: rules.MaxIntrospectionDepth.Name,
+	RuleFunc: func(observers *core.Events, addError core.AddErrFunc) {
+		named := func(e *gqlerror.Error) {
+			e.Message = "the introspection nests the lists fields, interfaces, possibleTypes and inputFields more than 2 deep"
+		}
+		rules.MaxIntrospectionDepth.RuleFunc(observers, func(options ...core.ErrorOption) {
+			addError(append(options, named)...)
+		})
+	}}
 
 // maxErrors stops validation: the first errors suffice, and suggestions for thousands of errors take time.
 const maxErrors = 10
@@ -94,33 +100,35 @@ func loosen(doc *ast.QueryDocument) {
 
 // variablesInAllowedPosition is the rule of GraphQL, section 5.8.5, with exceptions for the two arguments. Values are
 // visited before the object that contains them, so a ComparisonOp variable is pending until its member name is known.
-var variablesInAllowedPosition = core.Rule{Name: "VariablesInAllowedPosition", RuleFunc: func(observers *core.Events, addError core.AddErrFunc) {
-	refuse := func(v *ast.Value) {
-		addError(core.Message(`Variable "%s" of type "%s" used in position expecting type "%s".`,
-			v, v.VariableDefinition.Type.String(), v.ExpectedType.String()), core.At(v.Position))
-	}
-	pending := make(map[*ast.Value]bool)
-	observers.OnValue(func(w *core.Walker, v *ast.Value) {
-		if v.Kind == ast.Variable && w.CurrentOperation != nil && v.VariableDefinition != nil && v.ExpectedType != nil && !allowed(v) {
-			if v.VariableDefinition.Type.NamedType == enumOp && v.ExpectedType.NamedType == "String" {
-				pending[v] = true
-			} else {
+var variablesInAllowedPosition = core.Rule{Name: "VariablesInAllowedPosition",
+	RuleFunc: func(observers *core.Events, addError core.AddErrFunc) {
+		refuse := func(v *ast.Value) {
+			addError(core.Message(`Variable "%s" of type "%s" used in position expecting type "%s".`,
+				v, v.VariableDefinition.Type.String(), v.ExpectedType.String()), core.At(v.Position))
+		}
+		pending := make(map[*ast.Value]bool)
+		observers.OnValue(func(w *core.Walker, v *ast.Value) {
+			if v.Kind == ast.Variable && w.CurrentOperation != nil && v.VariableDefinition != nil &&
+				v.ExpectedType != nil && !allowed(v) {
+				if v.VariableDefinition.Type.NamedType == enumOp && v.ExpectedType.NamedType == "String" {
+					pending[v] = true
+				} else {
+					refuse(v)
+				}
+			}
+			for _, member := range v.Children {
+				if pending[member.Value] && member.Name == argComparison {
+					delete(pending, member.Value)
+				}
+			}
+		})
+		observers.OnOperation(func(*core.Walker, *ast.OperationDefinition) {
+			for _, v := range sortedByPosition(pending) {
 				refuse(v)
 			}
-		}
-		for _, member := range v.Children {
-			if pending[member.Value] && member.Name == argComparison {
-				delete(pending, member.Value)
-			}
-		}
-	})
-	observers.OnOperation(func(*core.Walker, *ast.OperationDefinition) {
-		for _, v := range sortedByPosition(pending) {
-			refuse(v)
-		}
-		clear(pending)
-	})
-}}
+			clear(pending)
+		})
+	}}
 
 // allowed implements IsVariableUsageAllowed of GraphQL, section 5.8.5, but also accepts a list of strings as jsonb.
 func allowed(v *ast.Value) bool {

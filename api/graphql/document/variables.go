@@ -14,7 +14,8 @@ import (
 // It replaces gqlparser's validator.VariableValues. That function accepts "5" as Int, 5 as String, enum values in any
 // case and integers of more than 32 bits. It leaves numbers in objects as json.Number, refuses 1e1 as Int, and reports
 // no location.
-func coerceVariables(schema *ast.Schema, definitions ast.VariableDefinitionList, given map[string]any) (map[string]any, []*Error) {
+func coerceVariables(schema *ast.Schema, definitions ast.VariableDefinitionList,
+	given map[string]any) (map[string]any, []*Error) {
 	var errs []*Error
 	values := make(map[string]any, len(definitions))
 	for _, v := range definitions {
@@ -24,12 +25,14 @@ func coerceVariables(schema *ast.Schema, definitions ast.VariableDefinitionList,
 		case !ok && v.DefaultValue != nil:
 			values[v.Variable], err = coerceLiteral(schema, v.Type, v.DefaultValue, nil)
 		case !ok && v.Type.NonNull:
-			err = NewError(CodeInvalidVariable, fmt.Sprintf(`Variable "$%s" of required type "%s" was not provided.`, v.Variable, v.Type))
+			err = NewError(CodeInvalidVariable,
+				fmt.Sprintf(`Variable "$%s" of required type "%s" was not provided.`, v.Variable, v.Type))
 		case ok:
 			var problem string
 			values[v.Variable], problem = coerceJSON(schema, v.Type, value)
 			if problem != "" {
-				err = NewError(CodeInvalidVariable, fmt.Sprintf(`Variable "$%s" got invalid value: %s.`, v.Variable, problem))
+				err = NewError(CodeInvalidVariable,
+					fmt.Sprintf(`Variable "$%s" got invalid value: %s.`, v.Variable, problem))
 			}
 		}
 		if err != nil {

@@ -84,14 +84,16 @@ func (a *assembler) dispatch(call []byte, name string) *assembler {
 // over a message can redeem with it. The attestor is in storage slot 0, and everyone may set it.
 func contract() []byte {
 	const message, v, r, s = 3, 4, 5, 6 // arguments of redeem, after nullifier, amount and beneficiary
-	a := new(assembler).dispatch(callAttestor, "attestor").dispatch(callSetAttestor, "set").dispatch(callRedeem, "redeem")
+	a := new(assembler).dispatch(callAttestor, "attestor").dispatch(callSetAttestor, "set").dispatch(callRedeem,
+		"redeem")
 	a.label("refuse").put(0, 0, vm.REVERT)
 	a.label("attestor").put(0, vm.SLOAD, 0, vm.MSTORE, 32, 0, vm.RETURN)
 	a.label("set").load(0).put(0, vm.SSTORE, vm.STOP)
 	a.label("redeem").put(0, vm.SLOAD, vm.EXTCODESIZE).jumpIf("contract")
 	// ecrecover(message, v, r, s) is the attestor
 	a.store(0, message).store(32, v).store(64, r).store(96, s)
-	a.put(32, 128, 128, 0, 1, vm.GAS, vm.STATICCALL, vm.POP, 128, vm.MLOAD, 0, vm.SLOAD, vm.EQ).jumpIf("emit").put(0, 0, vm.REVERT)
+	a.put(32, 128, 128, 0, 1, vm.GAS, vm.STATICCALL, vm.POP, 128, vm.MLOAD, 0, vm.SLOAD, vm.EQ).jumpIf("emit").put(0, 0,
+		vm.REVERT)
 	// attestor.isValidSignature(message, r ‖ s ‖ v) is its selector (ERC-1271)
 	a.label("contract").put(append(slices.Clone(callIsValid), make([]byte, 28)...), 0, vm.MSTORE)
 	a.store(word(0), message).put(64, word(1), vm.MSTORE, 65, word(2), vm.MSTORE).store(word(3), r).store(word(4), s)
@@ -99,7 +101,8 @@ func contract() []byte {
 	a.put(32, 256, word(6), 0, 0, vm.SLOAD, vm.GAS, vm.STATICCALL, vm.ISZERO).jumpIf("refuse")
 	a.put(256, vm.MLOAD, 224, vm.SHR, callIsValid, vm.EQ).jumpIf("emit").put(0, 0, vm.REVERT)
 	// Redeemed(nullifier, amount, beneficiary) and Attested(message, amount)
-	a.label("emit").load(2).load(1).load(0).put(crypto.Keccak256([]byte("Redeemed(uint256,uint256,address)")), 0, 0, vm.LOG4)
+	a.label("emit").load(2).load(1).load(0).put(crypto.Keccak256([]byte("Redeemed(uint256,uint256,address)")), 0, 0,
+		vm.LOG4)
 	a.load(1).load(message).put(crypto.Keccak256([]byte("Attested(bytes32,uint256)")), 0, 0, vm.LOG3, vm.STOP)
 	return a.bytes()
 }

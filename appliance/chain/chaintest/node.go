@@ -28,8 +28,10 @@ import (
 
 // The contracts that every Node has.
 var (
-	Contract = appliance.Address(common.HexToAddress("0x00000000000000000000000000000000000A55E7")) // verifies and redeems
-	Attestor = appliance.Address(common.HexToAddress("0x0000000000000000000000000000000000001271")) // an attestor that is a contract
+	// verifies and redeems
+	Contract = appliance.Address(common.HexToAddress("0x00000000000000000000000000000000000A55E7"))
+	// an attestor that is a contract
+	Attestor = appliance.Address(common.HexToAddress("0x0000000000000000000000000000000000001271"))
 )
 
 // Node is a node with its own chain. It mines only on demand.
@@ -50,7 +52,8 @@ func New(t testing.TB) *Node {
 	key, err := crypto.GenerateKey()
 	check(t, err)
 	stack, err := node.New(&node.Config{
-		HTTPHost: "127.0.0.1", HTTPModules: []string{"eth"}, HTTPVirtualHosts: []string{"*"}, P2P: p2p.Config{NoDiscovery: true},
+		HTTPHost: "127.0.0.1", HTTPModules: []string{"eth"}, HTTPVirtualHosts: []string{"*"},
+		P2P: p2p.Config{NoDiscovery: true},
 	})
 	check(t, err)
 	t.Cleanup(func() { _ = stack.Close() })
@@ -59,7 +62,8 @@ func New(t testing.TB) *Node {
 	alloc[common.Address(Contract)] = types.Account{Code: contract(), Balance: new(big.Int)}
 	alloc[common.Address(Attestor)] = types.Account{Code: attestorContract(), Balance: new(big.Int)}
 	conf := ethconfig.Defaults
-	conf.Genesis = &core.Genesis{Config: params.AllDevChainProtocolChanges, GasLimit: ethconfig.Defaults.Miner.GasCeil, Alloc: alloc}
+	conf.Genesis = &core.Genesis{Config: params.AllDevChainProtocolChanges, GasLimit: ethconfig.Defaults.Miner.GasCeil,
+		Alloc: alloc}
 	conf.SyncMode, conf.TxPool.NoLocals, conf.LogNoHistory = ethconfig.FullSync, true, true
 	conf.TrieCleanCache, conf.TrieDirtyCache, conf.SnapshotCache = 8, 8, 8 // MiB; small, because tests run many nodes
 	backend, err := eth.New(stack, &conf)
@@ -104,7 +108,8 @@ func (n *Node) SetAttestor(t testing.TB, attestor appliance.Address) {
 // Allow adds a key to those that Attestor accepts (1), or removes it (0).
 func (n *Node) Allow(t testing.TB, signer appliance.Address, allowed byte) {
 	t.Helper()
-	n.send(t, Attestor, append(append(append([]byte(nil), callAllow...), common.LeftPadBytes(signer[:], 32)...), common.LeftPadBytes([]byte{allowed}, 32)...))
+	n.send(t, Attestor, append(append(append([]byte(nil), callAllow...), common.LeftPadBytes(signer[:], 32)...),
+		common.LeftPadBytes([]byte{allowed}, 32)...))
 }
 
 // Redeem redeems a part of an attestation in a new block. It returns the transaction's hash and the block's number. The
@@ -117,7 +122,8 @@ func (n *Node) Redeem(t testing.TB, a appliance.Attestation, amount int64) (tx a
 	n.mu.Unlock()
 	call := append([]byte(nil), callRedeem...)
 	for _, argument := range [][]byte{
-		big.NewInt(nullifier).Bytes(), big.NewInt(amount).Bytes(), {0xbe}, a.Hash[:], {a.Signature.V}, a.Signature.R[:], a.Signature.S[:],
+		big.NewInt(nullifier).Bytes(), big.NewInt(amount).Bytes(), {0xbe}, a.Hash[:], {a.Signature.V}, a.Signature.R[:],
+		a.Signature.S[:],
 	} {
 		call = append(call, common.LeftPadBytes(argument, 32)...)
 	}
@@ -135,7 +141,8 @@ func (n *Node) send(t testing.TB, to appliance.Address, data []byte) *types.Rece
 	chainID, err := n.client.ChainID(ctx)
 	check(t, err)
 	tx, err := types.SignNewTx(n.key, types.LatestSignerForChainID(chainID), &types.DynamicFeeTx{
-		ChainID: chainID, Nonce: n.nonce, GasTipCap: big.NewInt(params.GWei), GasFeeCap: big.NewInt(100 * params.GWei), Gas: 300_000, To: &address, Data: data,
+		ChainID: chainID, Nonce: n.nonce, GasTipCap: big.NewInt(params.GWei), GasFeeCap: big.NewInt(100 * params.GWei),
+		Gas: 300_000, To: &address, Data: data,
 	})
 	check(t, err)
 	check(t, n.client.SendTransaction(ctx, tx))

@@ -60,7 +60,8 @@ func (a *app) acceptLoss(cmd *cobra.Command, reason string) error {
 	})
 	end()
 	if err != nil {
-		return interrupted(cmd.Context(), fmt.Errorf("accept-loss: %w", err), "the old journal is in place; run the same command again")
+		return interrupted(cmd.Context(), fmt.Errorf("accept-loss: %w", err),
+			"the old journal is in place; run the same command again")
 	}
 	return a.print(struct {
 		OK          bool   `json:"ok"`
@@ -69,19 +70,21 @@ func (a *app) acceptLoss(cmd *cobra.Command, reason string) error {
 		Records     int64  `json:"records"`
 		MovedAside  string `json:"movedAside,omitempty"`
 		Lost        string `json:"lost"`
-	}{true, next.Key.Verifier.Name(), next.Key.VerifierText, next.Head.Tree.N, next.Aside, loss.Why}, func(w io.Writer) {
-		fmt.Fprintf(w, "%d records remain, and continue as a new log:\n", next.Head.Tree.N-1)
-		printLog(w, next.Key.Verifier.Name(), next.Key.VerifierText)
-		if next.Aside != "" {
-			fmt.Fprintf(w, "The old journal is now %s.\n", next.Aside)
-		}
-	})
+	}{true, next.Key.Verifier.Name(), next.Key.VerifierText, next.Head.Tree.N, next.Aside, loss.Why},
+		func(w io.Writer) {
+			fmt.Fprintf(w, "%d records remain, and continue as a new log:\n", next.Head.Tree.N-1)
+			printLog(w, next.Key.Verifier.Name(), next.Key.VerifierText)
+			if next.Aside != "" {
+				fmt.Fprintf(w, "The old journal is now %s.\n", next.Aside)
+			}
+		})
 }
 
 // printLog shows the name and the verifier key of a new log, which the operator must pass on.
 func printLog(w io.Writer, origin, verifierKey string) {
 	fields(w, [][2]string{{"  origin", origin}, {"  verifier key", verifierKey}})
-	fmt.Fprintln(w, "Give the new verifier key to all auditors with the old one, which no longer signs. The first leaf has the reason: attestd log list --events")
+	fmt.Fprintln(w,
+		"Give the new verifier key to all auditors with the old one, which no longer signs. The first leaf has the reason: attestd log list --events")
 }
 
 // operator names the user of this command for the log's auditors. Under sudo, it names the invoking user, too.

@@ -57,7 +57,9 @@ func lostDatabase(t *testing.T, dir string) (storeURL string, old appliance.LogK
 	}
 	settle = func() {
 		await(t, "the connections have ended", func() (bool, string) {
-			left := d.Query(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = '"+databaseRole+"'")
+			left := d.Query(t,
+				"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = '"+databaseRole+
+					"'")
 			return left == "0", left
 		})
 	}
@@ -81,20 +83,23 @@ func TestDrillAcceptLossInADatabaseIsKilledAtEachStep(t *testing.T) {
 	storeURL, old, lose, settle := lostDatabase(t, base)
 	// seen counts the kills before and after the database had the new journal.
 	seen := make(map[bool]int)
-	for call, every := range map[string]int{"write": 4, "linkat": 1, "renameat": 1, "unlinkat": 1, "fsync": 1} { // of some 20
+	for call, every := range map[string]int{"write": 4, "linkat": 1, "renameat": 1, "unlinkat": 1, "fsync": 1} {
+		// of some 20
 		for n := 1; ; n += every {
 			lose()
 			dir := filepath.Join(t.TempDir(), "data")
 			ok(t, os.CopyFS(dir, os.DirFS(base)))
 			chmodAll(t, dir)
-			cmd := acceptLoss(dir, "strace", "-f", "-qq", "-o", os.DevNull, "-e", "trace="+call, "-e", "inject="+call+":signal=KILL:when="+strconv.Itoa(n))
+			cmd := acceptLoss(dir, "strace", "-f", "-qq", "-o", os.DevNull, "-e", "trace="+call, "-e",
+				"inject="+call+":signal=KILL:when="+strconv.Itoa(n))
 			// GOMAXPROCS: strace counts the calls of each thread.
 			cmd.Env = append(cmd.Env, "GOMAXPROCS=1", "ATTESTD_STORE_URL="+storeURL)
 			out, err := cmd.CombinedOutput()
 			if err == nil {
 				break // no call left
 			}
-			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			if exit, ok := errors.AsType[*exec.ExitError](err); !ok ||
+				exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 				t.Fatalf("%s %d: %v: %s", call, n, err, out)
 			}
 			settle()
@@ -143,9 +148,10 @@ func startOnce(t *testing.T, c *config.Config, old appliance.LogKey) {
 	if appliance.LogName(key.Verifier) != appliance.LogName(old.Verifier) {
 		followed <- nil // the command was killed after that step
 	}
-	store, err := daemon.OpenStore(c, daemon.StoreOptions{Watch: true, Continued: func(_ appliance.LogKey, secret string) {
-		followed <- archive.ReplaceLogKey(c.DataDir, old, secret)
-	}})
+	store, err := daemon.OpenStore(c,
+		daemon.StoreOptions{Watch: true, Continued: func(_ appliance.LogKey, secret string) {
+			followed <- archive.ReplaceLogKey(c.DataDir, old, secret)
+		}})
 	ok(t, err)
 	select {
 	case err := <-followed:

@@ -111,13 +111,15 @@ func TestDrillAcceptLossIsKilledAtEachStep(t *testing.T) {
 				t.Fatal(err)
 			}
 			chmodAll(t, dir)
-			cmd := acceptLoss(dir, "strace", "-f", "-qq", "-o", os.DevNull, "-e", "trace="+call, "-e", "inject="+call+":signal=KILL:when="+strconv.Itoa(n))
+			cmd := acceptLoss(dir, "strace", "-f", "-qq", "-o", os.DevNull, "-e", "trace="+call, "-e",
+				"inject="+call+":signal=KILL:when="+strconv.Itoa(n))
 			cmd.Env = append(cmd.Env, "GOMAXPROCS=1") // strace counts the calls of each thread
 			out, err := cmd.CombinedOutput()
 			if err == nil {
 				break // no call left
 			}
-			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			if exit, ok := errors.AsType[*exec.ExitError](err); !ok ||
+				exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 				t.Fatalf("%s %d: %v: %s", call, n, err, out)
 			}
 			seen[wholeOrAsBefore(t, dir, old, n%2 == 0)]++
@@ -148,7 +150,8 @@ func wholeOrAsBefore(t *testing.T, dir string, old appliance.LogKey, start bool)
 		}
 		checkStore(t, store, isNew)
 	}
-	if out, err := acceptLoss(dir).CombinedOutput(); (err == nil) == isNew || isNew && !bytes.Contains(out, []byte("no loss to accept")) {
+	if out, err := acceptLoss(dir).CombinedOutput(); (err == nil) == isNew || isNew &&
+		!bytes.Contains(out, []byte("no loss to accept")) {
 		t.Errorf("the command again, with the new journal in place %v: %v: %s", isNew, err, out)
 	}
 	store := openAsDaemon(t, dir)

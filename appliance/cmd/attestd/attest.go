@@ -36,7 +36,8 @@ of the configuration, in this order. 'attestd setup' writes /etc/attestd/api-key
   attestd attest --unspendable 0x…  --beneficiary 0x… --url https://attest.example.com --api-key-file payments.key`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef(cmd, "unexpected argument %q: give the addresses with --unspendable and --beneficiary", args[0])
+				return usagef(cmd, "unexpected argument %q: give the addresses with --unspendable and --beneficiary",
+					args[0])
 			}
 			return nil
 		},
@@ -56,7 +57,8 @@ of the configuration, in this order. 'attestd setup' writes /etc/attestd/api-key
 			attestation, err := c.Attest(cmd.Context(), req, client.AttestOptions{IdempotencyKey: idempotencyKey})
 			if err != nil {
 				return interrupted(cmd.Context(), fmt.Errorf("attest: %w", err),
-					"the attestation may exist: to get the same one, repeat the command with --idempotency-key %s", text.ShellWord(idempotencyKey))
+					"the attestation may exist: to get the same one, repeat the command with --idempotency-key %s",
+					text.ShellWord(idempotencyKey))
 			}
 			return a.printJSON(a.verifiable(cmd.Context(), c, req, attestation))
 		},
@@ -66,7 +68,8 @@ of the configuration, in this order. 'attestd setup' writes /etc/attestd/api-key
 	f.StringVar(&beneficiary, "beneficiary", "", "the beneficiary's address (required)")
 	f.StringVar(&url, "url", "", "address of the API (default: $ATTESTD_URL, or server.listen of the configuration)")
 	f.StringVar(&keyFile, "api-key-file", "", "file with the API key's token; - for standard input")
-	f.StringVar(&idempotencyKey, "idempotency-key", "", "a repeated request with the same key gets the same attestation (default: random)")
+	f.StringVar(&idempotencyKey, "idempotency-key", "",
+		"a repeated request with the same key gets the same attestation (default: random)")
 	f.DurationVar(&timeout, "timeout", 30*time.Second, "time limit, including retries")
 	return cmd
 }
@@ -83,7 +86,8 @@ const askScheme = 5 * time.Second // after this time, the attestation is printed
 
 // verifiable adds the digest scheme, which it asks of the appliance. If that fails, it warns and leaves the scheme out:
 // the attestation exists, and the caller must get it.
-func (a *app) verifiable(ctx context.Context, c *client.Client, req appliance.Request, made appliance.Attestation) attested {
+func (a *app) verifiable(ctx context.Context, c *client.Client, req appliance.Request,
+	made appliance.Attestation) attested {
 	ctx, cancel := context.WithTimeout(ctx, askScheme)
 	defer cancel()
 	answer := attested{Attestation: made, Request: req}
@@ -97,7 +101,8 @@ func (a *app) verifiable(ctx context.Context, c *client.Client, req appliance.Re
 	case err != nil:
 		a.say("The output omits the digest scheme: %v", err)
 	case scheme.Digest(req) != made.Hash: // the attestation is older than the present scheme, and was repeated
-		a.say("The output omits the digest scheme: the hash is not %s of the two addresses, the appliance's current scheme.", scheme.Name)
+		a.say(
+			"The output omits the digest scheme: the hash is not %s of the two addresses, the appliance's current scheme.", scheme.Name)
 	default:
 		answer.Scheme, answer.Domain = scheme.Name, scheme.Domain
 	}
@@ -161,7 +166,9 @@ func (a *app) apiKey(keyFile string) (string, error) {
 		}
 		keyFile = filepath.Join(filepath.Dir(a.source.Path()), "api-key")
 		if _, err := os.Stat(keyFile); errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("no API key: give --api-key-file FILE or set ATTESTD_API_KEY (%s does not exist); create a key with: attestd key create --name NAME", keyFile)
+			return "",
+				fmt.Errorf(
+					"no API key: give --api-key-file FILE or set ATTESTD_API_KEY (%s does not exist); create a key with: attestd key create --name NAME", keyFile)
 		}
 	}
 	text, err := a.readSmall(keyFile, maxToken)

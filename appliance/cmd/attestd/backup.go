@@ -54,9 +54,12 @@ SoftHSM, the folder of its tokens).`,
 			return b.run(cmd, args[0])
 		},
 	}
-	cmd.Flags().IntVar(&b.keep, "keep", 0, "with a FOLDER: number of backups to keep; older ones are removed; 0 keeps all")
-	cmd.Flags().StringVar(&b.recipient, "recipient", "", "age recipient of the encrypted log key, age1… (default: backup.recipient)")
-	cmd.Flags().StringVar(&b.passphraseFile, "passphrase-file", "", "file with the passphrase that encrypts the log key; - for standard input (default: backup.passphrase_file)")
+	cmd.Flags().IntVar(&b.keep, "keep", 0,
+		"with a FOLDER: number of backups to keep; older ones are removed; 0 keeps all")
+	cmd.Flags().StringVar(&b.recipient, "recipient", "",
+		"age recipient of the encrypted log key, age1… (default: backup.recipient)")
+	cmd.Flags().StringVar(&b.passphraseFile, "passphrase-file", "",
+		"file with the passphrase that encrypts the log key; - for standard input (default: backup.passphrase_file)")
 	cmd.Flags().BoolVar(&b.quick, "quick", false, "check only the copy's format and checkpoint, not each record")
 	return cmd
 }
@@ -88,7 +91,8 @@ func (b backup) run(cmd *cobra.Command, target string) error {
 		name = archive.FreeName(target, time.Now())
 	}
 	if folder := filepath.Dir(name); !files.Exists(folder) {
-		return fmt.Errorf("backup %s: no such file or directory as %s: mkdir -m 0700 -p %s", target, folder, text.ShellWord(folder))
+		return fmt.Errorf("backup %s: no such file or directory as %s: mkdir -m 0700 -p %s", target, folder,
+			text.ShellWord(folder))
 	}
 	daemons, err := service.UserOf(c.DataDir)
 	if err != nil {
@@ -144,11 +148,13 @@ func (a *app) backupPassphrase(file string) ([]byte, error) {
 func (b backup) make(ctx context.Context, c *config.Config, name string, inFolder bool, to age.Recipient) error {
 	update, end := b.progress("check", unitRecords)
 	take := func(w io.Writer) error { return b.take(ctx, c, w) }
-	manifest, size, err := archive.Make(ctx, name, take, archive.Sealing{Dir: c.DataDir, To: to}, archive.AuditOptions{Quick: b.quick, Progress: update})
+	manifest, size, err := archive.Make(ctx, name, take, archive.Sealing{Dir: c.DataDir, To: to},
+		archive.AuditOptions{Quick: b.quick, Progress: update})
 	end()
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		folder := text.ShellWord(filepath.Dir(name))
-		err = fmt.Errorf("%w: free space on the disk of %s (df -h %s), or give a file on another disk; the backup and its check need twice the size of the journal", err, folder, folder)
+		err = fmt.Errorf(
+			"%w: free space on the disk of %s (df -h %s), or give a file on another disk; the backup and its check need twice the size of the journal", err, folder, folder)
 	}
 	if err != nil {
 		return interrupted(ctx, fmt.Errorf("backup %s: %w", name, err), "no backup was made")
@@ -160,7 +166,8 @@ func (b backup) make(ctx context.Context, c *config.Config, name string, inFolde
 		}
 	}
 	for _, f := range pruned.Future {
-		b.say("%s: the time in its name is in the future, so the clock was or is wrong. It is kept and not counted: check the clock, then rename or remove the file.", f)
+		b.say(
+			"%s: the time in its name is in the future, so the clock was or is wrong. It is kept and not counted: check the clock, then rename or remove the file.", f)
 	}
 	return b.print(struct {
 		File string `json:"file"`
@@ -172,7 +179,8 @@ func (b backup) make(ctx context.Context, c *config.Config, name string, inFolde
 	}{name, size, manifest, to != nil, pruned.Removed, pruned.Future}, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: %d records, %s, verified.\n", name, manifest.Records, config.RoundedSize(size))
 		if to == nil {
-			fmt.Fprintln(w, "It does not include the log key: if it is restored without data_dir, the journal continues as a new log. To include the key, encrypted, set backup.recipient.")
+			fmt.Fprintln(w,
+				"It does not include the log key: if it is restored without data_dir, the journal continues as a new log. To include the key, encrypted, set backup.recipient.")
 		}
 		for _, r := range pruned.Removed {
 			fmt.Fprintf(w, "%s: removed; %d newer backups are kept.\n", r, b.keep)

@@ -17,7 +17,8 @@ import (
 // `make bench` works: a very short run measures all of its systems.
 func TestDrillTheBenchmarkMeasures(t *testing.T) {
 	s := benchSettings{
-		window: 200 * time.Millisecond, warm: 50 * time.Millisecond, rounds: 1, connections: []int{4}, cores: runtime.NumCPU(),
+		window: 200 * time.Millisecond, warm: 50 * time.Millisecond, rounds: 1, connections: []int{4},
+		cores:   runtime.NumCPU(),
 		systems: []string{inC, inGo, now, alone},
 	}
 	const latency, most = time.Millisecond, 4 * 1000 // of 4 concurrent signers
@@ -28,7 +29,8 @@ func TestDrillTheBenchmarkMeasures(t *testing.T) {
 		if r.PerSecond <= 0 || (r.System != alone && r.PerSecond > most) {
 			t.Errorf("%+v: a C_Sign of %s on 4 connections gives %d at most", r, latency, most)
 		}
-		if r.System == now && (r.Daemon <= 0 || r.Worker <= r.Sign || r.Sign <= 0 || r.Clients <= 0 || r.P50 < 1000 || r.P99 < r.P50) {
+		if r.System == now &&
+			(r.Daemon <= 0 || r.Worker <= r.Sign || r.Sign <= 0 || r.Clients <= 0 || r.P50 < 1000 || r.P99 < r.P50) {
 			t.Errorf("%+v: a part is missing", r)
 		}
 	}
@@ -116,7 +118,8 @@ func TestThePerformancePageHasTheResultsOfTheBenchmarks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for results, tables := range map[string]string{"performance.json": attestations.tables(), "scale.json": scales.tables()} {
+	for results, tables := range map[string]string{"performance.json": attestations.tables(),
+		"scale.json": scales.tables()} {
 		page, err := fillPage(string(text), results, tables)
 		if err != nil || page != string(text) {
 			t.Errorf("%v: docs/performance.md has other tables than docs/%s makes: `make bench-page`", err, results)

@@ -22,7 +22,8 @@ import (
 // machine's cores.
 func BenchmarkCluster(b *testing.B) {
 	const rounds = 3
-	fmt.Printf("\n%-8s %-38s %11s %10s %8s %8s %10s %10s %8s %8s\n", "HSM", "", "connections", "per second", "p50", "p99", "commits/s", "a commit", "CPU", "database")
+	fmt.Printf("\n%-8s %-38s %11s %10s %8s %8s %10s %10s %8s %8s\n", "HSM", "", "connections", "per second", "p50",
+		"p99", "commits/s", "a commit", "CPU", "database")
 	for b.Loop() {
 		for _, hsm := range []string{fastHSM, softHSM} {
 			c := newBenchCluster(b, hsm)
@@ -81,7 +82,8 @@ func newBenchCluster(b *testing.B, hsm string) *benchCluster {
 	for i := range 3 {
 		d := benchAppliance(b, token, c.primary.SocketURL(clusterDatabase))
 		if i > 0 {
-			copyAll(b, filepath.Join(c.members[0].dir, "data", archive.LogKeyFile), filepath.Join(d.dir, "data", archive.LogKeyFile))
+			copyAll(b, filepath.Join(c.members[0].dir, "data", archive.LogKeyFile),
+				filepath.Join(d.dir, "data", archive.LogKeyFile))
 		}
 		d.start(b)
 		c.members = append(c.members, d)
@@ -108,9 +110,11 @@ func benchAppliance(b *testing.B, token *hsmtest.Token, store string) *daemonPro
 	d := &daemonProcess{dir: b.TempDir(), environ: token.Env}
 	listen := freeAddress(b)
 	d.url = "http://" + listen
-	d.write(b, "attestd.yaml", fmt.Sprintf("data_dir: %q\nserver: { listen: %q }\nadmin: { socket: %q }\nmetrics: { listen: \"127.0.0.1:0\" }\n"+
-		"hsm: { uri: %q, worker_paths: [%q] }\njournal: { origin: attestd.invalid/bench }\nstore: { url: %q }\ncluster: { name: %q }\n",
-		filepath.Join(d.dir, "data"), listen, filepath.Join(d.dir, "admin.sock"), token.URI.String(), filepath.Dir(token.URI.ModulePath), store, listen))
+	d.write(b, "attestd.yaml", fmt.Sprintf(
+		"data_dir: %q\nserver: { listen: %q }\nadmin: { socket: %q }\nmetrics: { listen: \"127.0.0.1:0\" }\n"+
+			"hsm: { uri: %q, worker_paths: [%q] }\njournal: { origin: attestd.invalid/bench }\nstore: { url: %q }\ncluster: { name: %q }\n",
+		filepath.Join(d.dir, "data"), listen, filepath.Join(d.dir, "admin.sock"), token.URI.String(),
+		filepath.Dir(token.URI.ModulePath), store, listen))
 	return d
 }
 
@@ -137,7 +141,8 @@ func (c *benchCluster) measure(k clusterCase) (f clusterFigure) {
 					c.mark(&f, loaded, map[int]float64{0: -1, 1: 1}[edge])
 				}
 			}
-			r := runLoad(c, strings.TrimPrefix(d.url, "http://"), d.token, k.connections/len(loaded), 500*time.Millisecond, clusterWindow, before)
+			r := runLoad(c, strings.TrimPrefix(d.url, "http://"), d.token, k.connections/len(loaded),
+				500*time.Millisecond, clusterWindow, before)
 			mu.Lock()
 			defer mu.Unlock()
 			f.perSecond += r.perSecond
@@ -152,7 +157,8 @@ const clusterWindow = 2 * time.Second
 
 // mark adds sign times the counters' present values.
 func (c *benchCluster) mark(f *clusterFigure, loaded []*daemonProcess, sign float64) {
-	n, err := strconv.ParseFloat(c.primary.Query(c, clusterDatabase, "SELECT pg_snapshot_xmax(pg_current_snapshot())"), 64)
+	n, err := strconv.ParseFloat(c.primary.Query(c, clusterDatabase, "SELECT pg_snapshot_xmax(pg_current_snapshot())"),
+		64)
 	if err != nil {
 		c.Error(err)
 	}
@@ -172,16 +178,25 @@ func (k clusterCase) print(hsm string, figures []clusterFigure) {
 		name += ", synchronous standby"
 	}
 	of := func(value func(clusterFigure) float64) float64 {
-		sorted := slices.SortedFunc(slices.Values(figures), func(a, b clusterFigure) int { return cmp.Compare(value(a), value(b)) })
+		sorted := slices.SortedFunc(slices.Values(figures), func(a, b clusterFigure) int {
+			return cmp.Compare(value(a), value(b))
+		})
 		return value(sorted[len(sorted)/2])
 	}
-	perSecond, commits := of(func(f clusterFigure) float64 { return f.perSecond }), of(func(f clusterFigure) float64 { return f.commits })
-	fmt.Printf("%-8s %-38s %11d %10.0f %6.1fms %6.1fms", hsm, name, k.connections, perSecond, of(func(f clusterFigure) float64 { return f.p50.Seconds() * 1000 }),
+	perSecond, commits := of(func(f clusterFigure) float64 {
+		return f.perSecond
+	}), of(func(f clusterFigure) float64 { return f.commits })
+	fmt.Printf("%-8s %-38s %11d %10.0f %6.1fms %6.1fms", hsm, name, k.connections, perSecond,
+		of(func(f clusterFigure) float64 {
+			return f.p50.Seconds() * 1000
+		}),
 		of(func(f clusterFigure) float64 { return f.p99.Seconds() * 1000 }))
 	cpu := of(func(f clusterFigure) float64 { return f.cpu })
 	if k.appliances == 0 {
 		fmt.Printf(" %10s %10s %8.2f %8s\n", "", "", cpu, "")
 		return
 	}
-	fmt.Printf(" %10.0f %10.1f %8.2f %8.2f\n", commits, perSecond/commits, cpu, of(func(f clusterFigure) float64 { return f.database }))
+	fmt.Printf(" %10.0f %10.1f %8.2f %8.2f\n", commits, perSecond/commits, cpu, of(func(f clusterFigure) float64 {
+		return f.database
+	}))
 }

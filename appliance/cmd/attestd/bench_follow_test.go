@@ -99,11 +99,13 @@ func benchBackfill(b *testing.B, d *daemonProcess) figure {
 
 // measure writes new transfers upstream every tenth of a second, and polls the replica for them. It returns the sorted
 // delays from the beginning of each write until the read.
-func (l followLive) measure(ctx context.Context, b testing.TB, up, d *daemonProcess, world *dataset.World) (lags []time.Duration) {
+func (l followLive) measure(ctx context.Context, b testing.TB, up, d *daemonProcess,
+	world *dataset.World) (lags []time.Duration) {
 	const tick = time.Second / 10
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute+10*l.lasts)
 	defer cancel()
-	source := &growing{admin: client.NewAdmin(filepath.Join(up.dir, "admin.sock")), world: world, written: make(map[string]time.Time)}
+	source := &growing{admin: client.NewAdmin(filepath.Join(up.dir, "admin.sock")), world: world,
+		written: make(map[string]time.Time)}
 	defer source.admin.Close()
 	if err := source.advance(ctx, 0); err != nil { // brings packets under way up to date
 		b.Fatal(err)
@@ -161,7 +163,8 @@ func (g *growing) advance(ctx context.Context, transfers int) error {
 
 // watchRows notes when each transfer above a cursor is first read. It returns when the source has ended and all its
 // transfers were read.
-func watchRows(ctx context.Context, b testing.TB, d *daemonProcess, cursor string, source *growing, done <-chan error) map[string]time.Time {
+func watchRows(ctx context.Context, b testing.TB, d *daemonProcess, cursor string, source *growing,
+	done <-chan error) map[string]time.Time {
 	seen := make(map[string]time.Time)
 	for ended := false; !ended || len(seen) < len(source.written); {
 		orders := readNewer(ctx, b, d, cursor)
@@ -227,7 +230,8 @@ type forwarding struct{ direct, proxied, cachedDirect, cachedProxied []figure }
 
 func benchForwarding(b *testing.B, up, proxy *daemonProcess) (f forwarding) {
 	const rounds, each = 5, time.Second
-	const page10, cached = `{ v2_transfers(args: {p_limit: 10}) { ` + page7 + ` } }`, "query @cached(ttl: 3600) " + firstPage
+	const page10, cached = `{ v2_transfers(args: {p_limit: 10}) { ` + page7 + ` } }`,
+		"query @cached(ttl: 3600) " + firstPage
 	measure := func(figures *[]figure, d *daemonProcess, query string, connections int) {
 		request := graphqlRequest(d.url, query, nil)
 		checkAnswer(b, d.url, request)
@@ -244,7 +248,8 @@ func benchForwarding(b *testing.B, up, proxy *daemonProcess) (f forwarding) {
 
 func reportFollowing(b *testing.B, filled figure, lags []time.Duration) {
 	p50, p99 := lags[len(lags)/2], lags[len(lags)*99/100]
-	fmt.Printf("\nbackfill into an empty replica:   %.0f packets and transfers a second (aim: more than %d)\n", filled.perSecond, aimBackfill)
+	fmt.Printf("\nbackfill into an empty replica:   %.0f packets and transfers a second (aim: more than %d)\n",
+		filled.perSecond, aimBackfill)
 	fmt.Printf("lag at %d new transfers a second: p50 %s, p99 %s, of %d (aim: p99 less than %s)\n",
 		usualLive.perSecond, p50.Round(time.Millisecond), p99.Round(time.Millisecond), len(lags), aimLag)
 	b.ReportMetric(filled.perSecond, "backfilled/s")
@@ -255,7 +260,8 @@ func reportForwarding(b *testing.B, f forwarding) {
 	fmt.Printf("\n%-34s %10s %10s %10s %10s\n", "", "per second", "CPU each", "p50", "p99")
 	row := func(name string, figures []figure) figure {
 		f := median(figures)
-		fmt.Printf("%-34s %10.0f %7.0f µs %10s %10s\n", name, f.perSecond, f.cpuMicros, f.p50.Round(time.Microsecond), f.p99.Round(time.Microsecond))
+		fmt.Printf("%-34s %10.0f %7.0f µs %10s %10s\n", name, f.perSecond, f.cpuMicros, f.p50.Round(time.Microsecond),
+			f.p99.Round(time.Microsecond))
 		return f
 	}
 	direct := row("a page of 10, 1 connection: direct", f.direct)
@@ -263,8 +269,10 @@ func reportForwarding(b *testing.B, f forwarding) {
 	cachedDirect := row(fmt.Sprintf("@cached, %d connections: direct", readConnections), f.cachedDirect)
 	cachedProxied := row("the same, proxied", f.cachedProxied)
 	overhead, overhead99 := proxied.p50-direct.p50, proxied.p99-direct.p99
-	fmt.Printf("\noverhead of a proxied request:    p50 %s, p99 %s (aim: p50 less than %s)\n", overhead.Round(time.Microsecond), overhead99.Round(time.Microsecond), aimOverhead)
-	fmt.Printf("@cached answers of the proxy:     %.2f of the upstream's own\n\n", cachedProxied.perSecond/cachedDirect.perSecond)
+	fmt.Printf("\noverhead of a proxied request:    p50 %s, p99 %s (aim: p50 less than %s)\n",
+		overhead.Round(time.Microsecond), overhead99.Round(time.Microsecond), aimOverhead)
+	fmt.Printf("@cached answers of the proxy:     %.2f of the upstream's own\n\n",
+		cachedProxied.perSecond/cachedDirect.perSecond)
 	b.ReportMetric(float64(overhead.Microseconds()), "µs-overhead-p50")
 	b.ReportMetric(cachedProxied.perSecond, "cached-proxied/s")
 }

@@ -32,14 +32,16 @@ func BenchmarkGreedyReads(b *testing.B) {
 	defer d.kill(b)
 	query := largestQuery(b, d.url)
 	for b.Loop() {
-		fmt.Printf("\n%-28s %10s %10s %10s %14s   %s\n", "", "attests/s", "p50", "p99", "RssAnon at most", "what the strangers got")
+		fmt.Printf("\n%-28s %10s %10s %10s %14s   %s\n", "", "attests/s", "p50", "p99", "RssAnon at most",
+			"what the strangers got")
 		var alone figure
 		for _, kind := range append([]string{"nobody"}, slices.Sorted(maps.Keys(strangers))...) {
 			end := startStrangers(b, d.url, kind, query)
 			peak := watchMemory(b, d.cmd.Process.Pid)
 			f := benchWhole(b, d, 8, each)
 			got, anonymous := end(), peak().anonymous
-			fmt.Printf("%-28s %10.0f %10s %10s %11.0f MB   %s\n", kind, f.perSecond, f.p50.Round(time.Microsecond), f.p99.Round(time.Microsecond), anonymous/1e6, got)
+			fmt.Printf("%-28s %10.0f %10s %10s %11.0f MB   %s\n", kind, f.perSecond, f.p50.Round(time.Microsecond),
+				f.p99.Round(time.Microsecond), anonymous/1e6, got)
 			if kind == "nobody" {
 				alone = f
 				continue
@@ -61,8 +63,9 @@ func largestQuery(tb testing.TB, url string) string {
 		var q strings.Builder
 		q.WriteString("query Largest($c: String) @cached(ttl: 60) {")
 		for i := range 20 {
-			fmt.Fprintf(&q, "r%d:v2_packets(args:{p_limit:100,p_sort_order:$c}){data decoded acknowledgement packet_hash "+
-				"traces{transaction_hash block_hash height type timestamp}", i)
+			fmt.Fprintf(&q,
+				"r%d:v2_packets(args:{p_limit:100,p_sort_order:$c}){data decoded acknowledgement packet_hash "+
+					"traces{transaction_hash block_hash height type timestamp}", i)
 			for a := i; a < aliases; a += 20 {
 				fmt.Fprintf(&q, " a%d:data", a)
 			}
@@ -115,7 +118,9 @@ const (
 // strangers are the behaviours of the anonymous clients. Each runs until stop is closed, and counts the answers.
 var strangers = map[string]func(s *stranger, stop <-chan struct{}){
 	"200 slow readers": func(s *stranger, stop <-chan struct{}) { s.all(200, func(n int) { s.readSlowly(n, stop) }) },
-	"64 greedy ones":   func(s *stranger, stop <-chan struct{}) { s.all(64, func(n int) { s.readAgainAndAgain(n, stop) }) },
+	"64 greedy ones": func(s *stranger, stop <-chan struct{}) {
+		s.all(64, func(n int) { s.readAgainAndAgain(n, stop) })
+	},
 	"64 compressed": func(s *stranger, stop <-chan struct{}) {
 		s.query, s.coding = tracedPage, "zstd"
 		s.all(64, func(n int) { s.readAgainAndAgain(n, stop) })
@@ -203,7 +208,8 @@ func (s *stranger) all(n int, do func(n int)) {
 
 // ask connects from the client's own address and sends the query. It returns nil on failure.
 func (s *stranger) ask(n, again int) *net.TCPConn {
-	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(1+n/65536), byte(n/256), byte(n))}, Timeout: 5 * time.Second}
+	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(1+n/65536), byte(n/256), byte(n))},
+		Timeout: 5 * time.Second}
 	conn, err := from.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	if err != nil {
 		s.count("no connection")

@@ -68,7 +68,8 @@ const (
 
 // runLoad runs clients for warm and then for each. It calls mark with 0 when the second part begins and with 1 when it
 // ends, so that the caller can read its clocks. It returns when all answers have arrived.
-func runLoad(tb testing.TB, address, key string, connections int, warm, each time.Duration, mark func(edge int)) loaded {
+func runLoad(tb testing.TB, address, key string, connections int, warm, each time.Duration,
+	mark func(edge int)) loaded {
 	tb.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -82,7 +83,9 @@ func runLoad(tb testing.TB, address, key string, connections int, warm, each tim
 		func() error { mark(0); l.counts = true; return nil },
 	}
 	var r loaded
-	steps = append(steps, func() error { return l.measure(&r, each) }, func() error { mark(1); l.counts, l.asks = false, false; return nil },
+	steps = append(steps, func() error {
+		return l.measure(&r, each)
+	}, func() error { mark(1); l.counts, l.asks = false, false; return nil },
 		func() error { return l.serveUntil(l.now() + patience) })
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -153,7 +156,8 @@ func (l *attesters) connect(address, key string, connections int) (err error) {
 			return fmt.Errorf("connect to %s: %w", to, err)
 		}
 		l.clients = append(l.clients, c)
-		if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, c.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(i)}); err != nil {
+		if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, c.fd,
+			&unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(i)}); err != nil {
 			return fmt.Errorf("epoll_ctl: %w", err)
 		}
 	}
@@ -188,7 +192,8 @@ func connectFrom(to netip.AddrPort, host byte) (int, error) {
 // makeRequest builds the whole request.
 func (c *loadClient) makeRequest(r appliance.Request, host, key string) {
 	body := fmt.Sprintf(`{"unspendableAddress":"0x%x","beneficiary":"0x%x"}`, r.UnspendableAddress[:], r.Beneficiary[:])
-	c.request = fmt.Appendf(nil, "POST /functions/v1/attest HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nX-Api-Key: %s\r\nContent-Length: %d\r\n\r\n%s",
+	c.request = fmt.Appendf(nil,
+		"POST /functions/v1/attest HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nX-Api-Key: %s\r\nContent-Length: %d\r\n\r\n%s",
 		host, key, len(body), body)
 	start := len(c.request) - len(body)
 	for i, name := range []string{`Address":"0x`, `beneficiary":"0x`} {

@@ -44,7 +44,8 @@ func (all results) scaling(t *strings.Builder) {
 		return
 	}
 	fmt.Fprintf(t, "\n**Cores**, with the fast HSM at 0 ms and %d connections, in turns:\n\n", coresConnections)
-	t.WriteString("| cores of the server | CPU each | so the cores give at most | measured | of that |\n| --- | --- | --- | --- | --- |\n")
+	t.WriteString(
+		"| cores of the server | CPU each | so the cores give at most | measured | of that |\n| --- | --- | --- | --- | --- |\n")
 	for cores := 1; cores <= all.cores(); cores++ {
 		r, note := all.on(cores, now, fastHSM, 0, coresConnections), ""
 		if r.PerSecond == 0 {
@@ -55,15 +56,19 @@ func (all results) scaling(t *strings.Builder) {
 			cpu, note = cpu+r.Clients, ", shared with the clients"
 		}
 		most := float64(cores) * 1e6 / cpu
-		fmt.Fprintf(t, "| %d%s | %.0f µs | %s | %s | %.2f |\n", cores, note, r.Daemon+r.Worker, thousands(most), thousands(r.PerSecond), r.PerSecond/most)
+		fmt.Fprintf(t, "| %d%s | %.0f µs | %s | %s | %.2f |\n", cores, note, r.Daemon+r.Worker, thousands(most),
+			thousands(r.PerSecond), r.PerSecond/most)
 	}
-	fmt.Fprintf(t, "\n**Larger machines, extrapolated**: %.0f µs of CPU each on any core, the clients elsewhere; the journal takes %.0f µs for a commit and %.1f µs for each record in it, one commit after the other, whatever the cores are.\n\n",
+	fmt.Fprintf(t,
+		"\n**Larger machines, extrapolated**: %.0f µs of CPU each on any core, the clients elsewhere; the journal takes %.0f µs for a commit and %.1f µs for each record in it, one commit after the other, whatever the cores are.\n\n",
 		m.each, m.commit, m.record)
-	t.WriteString("| cores | connections | the cores give | the journal gives | so at most |\n| --- | --- | --- | --- | --- |\n")
+	t.WriteString(
+		"| cores | connections | the cores give | the journal gives | so at most |\n| --- | --- | --- | --- | --- |\n")
 	for _, cores := range []int{4, 16, 64} {
 		for _, connections := range []int{256, 1024, 4096} {
 			cpu, journal := float64(cores)*1e6/m.each, m.journal(connections)
-			fmt.Fprintf(t, "| %d | %s | %s | %s | %s |\n", cores, thousands(float64(connections)), thousands(cpu), thousands(journal), thousands(min(cpu, journal)))
+			fmt.Fprintf(t, "| %d | %s | %s | %s | %s |\n", cores, thousands(float64(connections)), thousands(cpu),
+				thousands(journal), thousands(min(cpu, journal)))
 		}
 	}
 }

@@ -59,7 +59,8 @@ func (all results) get(system, hsm string, latency float64, connections int) row
 
 func (all results) on(cores int, system, hsm string, latency float64, connections int) row {
 	for _, r := range all {
-		if r.System == system && r.HSM == hsm && r.Latency == latency && r.Connections == connections && r.Cores == cores {
+		if r.System == system && r.HSM == hsm && r.Latency == latency && r.Connections == connections &&
+			r.Cores == cores {
 			return r
 		}
 	}
@@ -97,7 +98,8 @@ func (all results) fast(t *strings.Builder) {
 				continue
 			}
 			old, r := all.get(before, fastHSM, latency, n), all.get(now, fastHSM, latency, n)
-			fmt.Fprintf(t, "| %g ms | %s | %s, %s | %s | **%s** | %.2f | %s | %s | %s | %.0f µs |\n", latency, thousands(float64(n)), thousands(c.PerSecond), thousands(g.PerSecond),
+			fmt.Fprintf(t, "| %g ms | %s | %s, %s | %s | **%s** | %.2f | %s | %s | %s | %.0f µs |\n", latency,
+				thousands(float64(n)), thousands(c.PerSecond), thousands(g.PerSecond),
 				old.speed(), thousands(r.PerSecond), r.PerSecond/g.PerSecond, r.waits(), old.cpu(), r.cpu(), r.Clients)
 		}
 	}
@@ -111,8 +113,10 @@ func (all results) soft(t *strings.Builder) {
 	for _, n := range each(all, func(r row) int { return r.Connections }, isSoft) {
 		c, g := all.get(inC, softHSM, 0, n), all.get(inGo, softHSM, 0, n)
 		old, r := all.get(before, softHSM, 0, n), all.get(now, softHSM, 0, n)
-		fmt.Fprintf(t, "| %d | %s, %s | %s | **%s** | %.2f | %s | %.0f µs | %s | %s | %.2f |\n", n, thousands(c.PerSecond), thousands(g.PerSecond), old.speed(),
-			thousands(r.PerSecond), r.PerSecond/c.PerSecond, r.waits(), c.Sign, old.cpu(), r.cpu(), (r.Daemon+r.Worker)/c.Sign)
+		fmt.Fprintf(t, "| %d | %s, %s | %s | **%s** | %.2f | %s | %.0f µs | %s | %s | %.2f |\n", n,
+			thousands(c.PerSecond), thousands(g.PerSecond), old.speed(),
+			thousands(r.PerSecond), r.PerSecond/c.PerSecond, r.waits(), c.Sign, old.cpu(), r.cpu(),
+			(r.Daemon+r.Worker)/c.Sign)
 	}
 }
 
@@ -120,11 +124,15 @@ func (all results) peers(t *strings.Builder) {
 	t.WriteString("\n**Against the peer**, with the fast HSM at 0 ms:\n\n" +
 		"| connections | attestd: synced, under a signed checkpoint | Tessera, under a signed checkpoint | our rate is | our CPU is | Tessera, sequenced only | our rate is | our CPU is |\n" +
 		"| --- | --- | --- | --- | --- | --- | --- | --- |\n")
-	for _, n := range each(all, func(r row) int { return r.Connections }, func(r row) bool { return r.System == integrated }) {
+	for _, n := range each(all, func(r row) int {
+		return r.Connections
+	}, func(r row) bool { return r.System == integrated }) {
 		r, whole, early := all.get(now, fastHSM, 0, n), all.get(integrated, "", 0, n), all.get(sequenced, "", 0, n)
 		cpu := r.Daemon + r.Worker
-		fmt.Fprintf(t, "| %s | **%s**, %.0f µs | %s, %.0f µs | %.1f | %.2f | %s, %.0f µs | %.2f | %.2f |\n", thousands(float64(n)), thousands(r.PerSecond), cpu,
-			thousands(whole.PerSecond), whole.Daemon, r.PerSecond/whole.PerSecond, cpu/whole.Daemon, thousands(early.PerSecond), early.Daemon, r.PerSecond/early.PerSecond, cpu/early.Daemon)
+		fmt.Fprintf(t, "| %s | **%s**, %.0f µs | %s, %.0f µs | %.1f | %.2f | %s, %.0f µs | %.2f | %.2f |\n",
+			thousands(float64(n)), thousands(r.PerSecond), cpu,
+			thousands(whole.PerSecond), whole.Daemon, r.PerSecond/whole.PerSecond, cpu/whole.Daemon,
+			thousands(early.PerSecond), early.Daemon, r.PerSecond/early.PerSecond, cpu/early.Daemon)
 	}
 }
 
@@ -137,16 +145,20 @@ func (all results) aims(t *strings.Builder) {
 		}
 	}
 	at := func(system string, latency float64, n int) row { return all.get(system, fastHSM, latency, n) }
-	aim("5 ms, 64 connections: of what the module gives Go", "at least 0.85", "%.2f", at(now, 5, 64).PerSecond/at(inGo, 5, 64).PerSecond)
-	aim("1 ms, 64 connections: of what the module gives Go", "at least 0.8", "%.2f", at(now, 1, 64).PerSecond/at(inGo, 1, 64).PerSecond)
+	aim("5 ms, 64 connections: of what the module gives Go", "at least 0.85", "%.2f",
+		at(now, 5, 64).PerSecond/at(inGo, 5, 64).PerSecond)
+	aim("1 ms, 64 connections: of what the module gives Go", "at least 0.8", "%.2f",
+		at(now, 1, 64).PerSecond/at(inGo, 1, 64).PerSecond)
 	aim("0 ms, 256 connections: a second", "at least 30,000", "%.0f", at(now, 0, 256).PerSecond)
 	r := at(now, 0, 256)
 	aim("0 ms, 256 connections: CPU beside `C_Sign`", "at most 80 µs", "%.0f µs", r.Daemon+r.Worker-r.Sign)
 	aim("0 ms, 64 connections: p99", "below 5 ms", "%.1f ms", at(now, 0, 64).P99/1000)
 	aim("0 ms, one connection: p50", "0.35 ms", "%.2f ms", at(now, 0, 1).P50/1000)
 	whole, early := all.get(integrated, "", 0, 256), all.get(sequenced, "", 0, 256)
-	aim("256 connections: of Tessera's rate when it answers at the sequencing", "at least 1", "%.2f", r.PerSecond/early.PerSecond)
-	aim("256 connections: of Tessera's CPU when it answers under a checkpoint", "at most 1", "%.2f", (r.Daemon+r.Worker)/whole.Daemon)
+	aim("256 connections: of Tessera's rate when it answers at the sequencing", "at least 1", "%.2f",
+		r.PerSecond/early.PerSecond)
+	aim("256 connections: of Tessera's CPU when it answers under a checkpoint", "at most 1", "%.2f",
+		(r.Daemon+r.Worker)/whole.Daemon)
 	soft, c := all.get(now, softHSM, 0, 64), all.get(inC, softHSM, 0, 64)
 	aim("SoftHSM, 64 connections: of raw `C_Sign`", "at least 0.85", "%.2f", soft.PerSecond/c.PerSecond)
 	aim("SoftHSM, 64 connections: CPU of a raw signature's", "at most 1.2", "%.2f", (soft.Daemon+soft.Worker)/c.Sign)

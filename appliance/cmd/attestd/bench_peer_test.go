@@ -28,7 +28,8 @@ func (s benchSettings) startPeers(tb testing.TB, program string, connections int
 			continue
 		}
 		address := freeAddress(tb)
-		cmd := exec.CommandContext(tb.Context(), program, "-listen", address, "-dir", filepath.Join(tb.TempDir(), "log"),
+		cmd := exec.CommandContext(tb.Context(), program, "-listen", address, "-dir",
+			filepath.Join(tb.TempDir(), "log"),
 			"-batch-size", strconv.Itoa(connections), fmt.Sprintf("-sequenced=%t", name == sequenced))
 		s.onServerCores(tb, func() {
 			if err := cmd.Start(); err != nil {
@@ -93,7 +94,8 @@ func (s benchSettings) journalAlone(tb testing.TB) system {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	store, err := bolt.Open(filepath.Join(tb.TempDir(), "attestd.db"), bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
+	store, err := bolt.Open(filepath.Join(tb.TempDir(), "attestd.db"),
+		bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -124,5 +126,6 @@ func (s benchSettings) append(tb testing.TB, to appliance.Journal, record applia
 	}
 	wg.Wait()
 	n := float64(appended.Load())
-	return row{Connections: callers, Cores: s.cores, PerSecond: n / time.Since(began).Seconds(), Daemon: micros(ownCPU()-cpu) / n}
+	return row{Connections: callers, Cores: s.cores, PerSecond: n / time.Since(began).Seconds(),
+		Daemon: micros(ownCPU()-cpu) / n}
 }

@@ -47,13 +47,17 @@ const (
 
 var readKinds = []readKind{
 	{"first page of 100", 2050, firstPage, nil},
-	{"100 at a random cursor", 1910, `query Page($v: String!) { v2_transfers(args: {p_limit: 100, p_sort_order: $v}) { ` + page7 + ` } }`,
+	{"100 at a random cursor", 1910,
+		`query Page($v: String!) { v2_transfers(args: {p_limit: 100, p_sort_order: $v}) { ` + page7 + ` } }`,
 		func(s *readSamples) []string { return s.orders }},
-	{"20 by address", 2920, `query Of($v: jsonb!) { v2_transfers(args: {p_limit: 20, p_addresses_canonical: $v}) { ` + page7 + ` } }`,
+	{"20 by address", 2920,
+		`query Of($v: jsonb!) { v2_transfers(args: {p_limit: 20, p_addresses_canonical: $v}) { ` + page7 + ` } }`,
 		func(s *readSamples) []string { return s.addresses }},
-	{"by transaction hash", 5760, `query One($v: String!) { v2_transfers(args: {p_transaction_hash: $v}) { ` + page7 + ` } }`,
+	{"by transaction hash", 5760,
+		`query One($v: String!) { v2_transfers(args: {p_transaction_hash: $v}) { ` + page7 + ` } }`,
 		func(s *readSamples) []string { return s.transactions }},
-	{"20 with traces, tokens", 930, `{ v2_transfers(args: {p_limit: 20}) { sender_canonical receiver_canonical base_amount sort_order traces { type height transaction_hash timestamp universal_chain_id } base_token_meta { denom representations { name symbol decimals } } } }`, nil},
+	{"20 with traces, tokens", 930,
+		`{ v2_transfers(args: {p_limit: 20}) { sender_canonical receiver_canonical base_amount sort_order traces { type height transaction_hash timestamp universal_chain_id } base_token_meta { denom representations { name symbol decimals } } } }`, nil},
 }
 
 // readSamples are arguments of random queries, from rows all over the data.
@@ -101,11 +105,13 @@ func BenchmarkReads(b *testing.B) {
 		for range rounds {
 			for i := range readKinds {
 				for _, d := range []*daemonProcess{large, small} {
-					results[d].kinds[i] = append(results[d].kinds[i], load(b, d.url, d.cmd.Process.Pid, requests[d][i], readConnections, each))
+					results[d].kinds[i] = append(results[d].kinds[i],
+						load(b, d.url, d.cmd.Process.Pid, requests[d][i], readConnections, each))
 				}
 			}
 			r := results[large]
-			r.cached = append(r.cached, load(b, large.url, large.cmd.Process.Pid, [][]byte{cachedRequest}, readConnections, each))
+			r.cached = append(r.cached,
+				load(b, large.url, large.cmd.Process.Pid, [][]byte{cachedRequest}, readConnections, each))
 			r.static = append(r.static, load(b, static, staticPID, [][]byte{staticRequest}, readConnections, each))
 		}
 	}
@@ -123,14 +129,17 @@ func BenchmarkReads(b *testing.B) {
 func newReads() *reads { return &reads{kinds: make([][]figure, len(readKinds))} }
 
 func reportReads(b *testing.B, transfers int, large, small *reads) {
-	fmt.Printf("\n%-26s %10s %10s %10s %10s %10s %12s\n", fmt.Sprintf("%d transfers", transfers), "per second", "aim", "CPU each", "p50", "p99", "10k is ×")
+	fmt.Printf("\n%-26s %10s %10s %10s %10s %10s %12s\n", fmt.Sprintf("%d transfers", transfers), "per second",
+		"aim", "CPU each", "p50", "p99", "10k is ×")
 	row := func(name string, f figure, aim, ratio string) {
-		fmt.Printf("%-26s %10.0f %10s %7.0f µs %10s %10s %12s\n", name, f.perSecond, aim, f.cpuMicros, f.p50.Round(time.Microsecond), f.p99.Round(time.Microsecond), ratio)
+		fmt.Printf("%-26s %10.0f %10s %7.0f µs %10s %10s %12s\n", name, f.perSecond, aim, f.cpuMicros,
+			f.p50.Round(time.Microsecond), f.p99.Round(time.Microsecond), ratio)
 	}
 	for i, k := range readKinds {
 		f, ratio := median(large.kinds[i]), middleRatio(small.kinds[i], large.kinds[i])
 		row(k.name, f, fmt.Sprintf("%.0f", timesPostGraphile*k.postGraphile), fmt.Sprintf("%.2f", ratio))
-		b.ReportMetric(f.perSecond/k.postGraphile, strings.NewReplacer(" ", "-", ",", "").Replace(k.name)+"-of-PostGraphile")
+		b.ReportMetric(f.perSecond/k.postGraphile,
+			strings.NewReplacer(" ", "-", ",", "").Replace(k.name)+"-of-PostGraphile")
 	}
 	cached := middleRatio(large.cached, large.static)
 	row("the first page, @cached", median(large.cached), "", "")
@@ -142,7 +151,8 @@ func reportReads(b *testing.B, transfers int, large, small *reads) {
 
 func reportReplica(b *testing.B, peak memory, size int64, imported, added importRate) {
 	const mb = 1e6
-	fmt.Printf("memory of its own at most: %.0f MB (aim: at most 300); with the file's pages, which the kernel takes back when it wants: %.0f MB\n",
+	fmt.Printf(
+		"memory of its own at most: %.0f MB (aim: at most 300); with the file's pages, which the kernel takes back when it wants: %.0f MB\n",
 		peak.anonymous/mb, peak.resident/mb)
 	fmt.Printf("file:                     %.0f MB\n", float64(size)/mb)
 	fmt.Printf("import into an empty one: %v (aim: more than 20000 transfers a second)\n", imported)
@@ -188,7 +198,8 @@ func records(b *testing.B, d *daemonProcess, transfers, seed int) string {
 	}
 	file := filepath.Join(folder, fmt.Sprintf("%d-%d.ndjson.zst", transfers, seed))
 	if _, err := os.Stat(file); err != nil {
-		d.run(b, "replica", "generate", "--transfers", strconv.Itoa(transfers), "--seed", strconv.Itoa(seed), "--file", file)
+		d.run(b, "replica", "generate", "--transfers", strconv.Itoa(transfers), "--seed", strconv.Itoa(seed), "--file",
+			file)
 	}
 	return file
 }
@@ -212,7 +223,8 @@ type importRate struct {
 func (r importRate) perSecond() float64 { return float64(r.transfers) / r.elapsed.Seconds() }
 
 func (r importRate) String() string {
-	return fmt.Sprintf("%.0f transfers a second, %.0f records; %d transfers in %s", r.perSecond(), float64(r.records)/r.elapsed.Seconds(), r.transfers, r.elapsed.Round(time.Millisecond))
+	return fmt.Sprintf("%.0f transfers a second, %.0f records; %d transfers in %s", r.perSecond(),
+		float64(r.records)/r.elapsed.Seconds(), r.transfers, r.elapsed.Round(time.Millisecond))
 }
 
 // importRecords imports a file without a daemon, and counts the transfers that it added.
@@ -296,7 +308,8 @@ func graphqlRequest(url, query string, variables map[string]any) []byte {
 	if err != nil {
 		panic(err) // the values are strings, and maps of strings
 	}
-	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+	return fmt.Appendf(nil,
+		"POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		daemon.GraphQLPath, strings.TrimPrefix(url, "http://"), len(body), body)
 }
 
@@ -313,7 +326,8 @@ func checkAnswer(b testing.TB, url string, request []byte) []byte {
 	}
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != http.StatusOK || bytes.Contains(body, []byte(`"errors"`)) || !bytes.Contains(body, []byte(`"sort_order":"`)) {
+	if err != nil || answer.StatusCode != http.StatusOK || bytes.Contains(body, []byte(`"errors"`)) ||
+		!bytes.Contains(body, []byte(`"sort_order":"`)) {
 		b.Fatalf("%d %v: %s", answer.StatusCode, err, body)
 	}
 	return body
@@ -340,7 +354,8 @@ func load(b testing.TB, url string, pid int, requests [][]byte, connections int,
 		defer conn.Close()
 		wg.Go(func() {
 			in := bufio.NewReaderSize(conn, 64<<10)
-			for n, end := i*len(requests)/connections, start.Add(each); latencies[i] == nil || time.Now().Before(end); n++ {
+			for n, end := i*len(requests)/connections, start.Add(each); latencies[i] == nil ||
+				time.Now().Before(end); n++ {
 				begin := time.Now()
 				_, err := conn.Write(requests[n%len(requests)])
 				if err == nil {

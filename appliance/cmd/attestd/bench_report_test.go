@@ -49,8 +49,12 @@ func (r row) key() string {
 func medianRow(rows []row) row {
 	m := rows[0]
 	for _, field := range []func(*row) *float64{
-		func(r *row) *float64 { return &r.PerSecond }, func(r *row) *float64 { return &r.P50 }, func(r *row) *float64 { return &r.P99 },
-		func(r *row) *float64 { return &r.Daemon }, func(r *row) *float64 { return &r.Worker }, func(r *row) *float64 { return &r.Sign },
+		func(r *row) *float64 {
+			return &r.PerSecond
+		}, func(r *row) *float64 { return &r.P50 }, func(r *row) *float64 { return &r.P99 },
+		func(r *row) *float64 {
+			return &r.Daemon
+		}, func(r *row) *float64 { return &r.Worker }, func(r *row) *float64 { return &r.Sign },
 		func(r *row) *float64 { return &r.Clients }, func(r *row) *float64 { return &r.Others },
 	} {
 		values := make([]float64, len(rows))
@@ -66,12 +70,14 @@ func medianRow(rows []row) row {
 }
 
 func printHead() {
-	fmt.Printf("\n%-19s %-8s %7s %5s %6s %9s %19s %10s %10s %8s %8s %8s %8s %6s\n", "", "HSM", "latency", "cores", "conns", "a second", "of the rounds", "p50 µs", "p99 µs",
+	fmt.Printf("\n%-19s %-8s %7s %5s %6s %9s %19s %10s %10s %8s %8s %8s %8s %6s\n", "", "HSM",
+		"latency", "cores", "conns", "a second", "of the rounds", "p50 µs", "p99 µs",
 		"daemon", "worker", "C_Sign", "clients", "others")
 }
 
 func (r row) print() {
-	fmt.Printf("%-19s %-8s %5.0fms %5d %6d %9.0f %9.0f-%-9.0f %10.0f %10.0f %8.1f %8.1f %8.1f %8.1f %5.0f%%\n", r.System, r.HSM, r.Latency, r.Cores, r.Connections, r.PerSecond,
+	fmt.Printf("%-19s %-8s %5.0fms %5d %6d %9.0f %9.0f-%-9.0f %10.0f %10.0f %8.1f %8.1f %8.1f %8.1f %5.0f%%\n",
+		r.System, r.HSM, r.Latency, r.Cores, r.Connections, r.PerSecond,
 		r.Slowest, r.Fastest, r.P50, r.P99, r.Daemon, r.Worker, r.Sign, r.Clients, 100*r.Others)
 }
 
@@ -112,7 +118,8 @@ func kept[T any](path string) (all T, err error) {
 
 // rounded rounds to the significant digits.
 func (r row) rounded() row {
-	for _, value := range []*float64{&r.PerSecond, &r.Slowest, &r.Fastest, &r.P50, &r.P99, &r.Daemon, &r.Worker, &r.Sign, &r.Clients} {
+	for _, value := range []*float64{&r.PerSecond, &r.Slowest, &r.Fastest, &r.P50, &r.P99, &r.Daemon, &r.Worker,
+		&r.Sign, &r.Clients} {
 		*value = math.Round(*value*10) / 10
 	}
 	r.Others = math.Round(r.Others*1000) / 1000

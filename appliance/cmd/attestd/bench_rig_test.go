@@ -73,7 +73,8 @@ func (s benchSettings) newRig(tb testing.TB, hsm string) rig {
 // start starts a new appliance on the rig's token.
 func (r rig) start(tb testing.TB, name, program string, sessions int) system {
 	tb.Helper()
-	d := measuredDaemon{rig: r, daemonProcess: &daemonProcess{dir: tb.TempDir(), environ: r.token.Env, program: program}}
+	d := measuredDaemon{rig: r,
+		daemonProcess: &daemonProcess{dir: tb.TempDir(), environ: r.token.Env, program: program}}
 	listen := freeAddress(tb)
 	d.url = "http://" + listen
 	settings := fmt.Sprintf(`data_dir: %q
@@ -153,7 +154,8 @@ func (r rig) fromGo(tb testing.TB, sessions int) row {
 	tb.Helper()
 	row := r.row(sessions)
 	sessions = r.useful(sessions)
-	cmd := exec.CommandContext(tb.Context(), "attestd", "hsm", "bench", "--sessions", strconv.Itoa(sessions), "--duration", r.settings.window.String(),
+	cmd := exec.CommandContext(tb.Context(), "attestd", "hsm", "bench", "--sessions", strconv.Itoa(sessions),
+		"--duration", r.settings.window.String(),
 		"--output", "json", "--config", os.DevNull)
 	cmd.Env = append(os.Environ(), r.token.Env...)
 	cmd.Env = append(cmd.Env, "ATTESTD_HSM_URI="+r.token.URI.String(), "ATTESTD_DATA_DIR="+tb.TempDir())
@@ -167,7 +169,8 @@ func (r rig) fromGo(tb testing.TB, sessions int) row {
 	if err != nil || len(results) != 1 {
 		tb.Fatalf("attestd hsm bench: %v: %s", err, out)
 	}
-	row.PerSecond, row.Sign, row.P50, row.P99 = results[0].PerSecond, 1e6*results[0].CPUSeconds, 1e6*results[0].P50Seconds, 1e6*results[0].P99Seconds
+	row.PerSecond, row.Sign, row.P50, row.P99 = results[0].PerSecond, 1e6*results[0].CPUSeconds,
+		1e6*results[0].P50Seconds, 1e6*results[0].P99Seconds
 	return row
 }
 

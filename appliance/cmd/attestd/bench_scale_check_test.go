@@ -18,7 +18,8 @@ func TestDrillTheBenchmarkOfScaleMeasures(t *testing.T) {
 	t.Parallel()
 	daemons := newScaleDaemons(t)
 	s := scale{
-		transfers: 3000, middle: 1000, small: 500, each: 1500, live: time.Second, perSecond: 100, window: 50 * time.Millisecond, rounds: 1,
+		transfers: 3000, middle: 1000, small: 500, each: 1500, live: time.Second, perSecond: 100,
+		window: 50 * time.Millisecond, rounds: 1,
 		say: t.Logf,
 	}
 	r := s.measure(t.Context(), t, daemons)
@@ -26,13 +27,15 @@ func TestDrillTheBenchmarkOfScaleMeasures(t *testing.T) {
 		t.Errorf("filled %+v, want two lines of %d", r.Fill, s.each)
 	}
 	for _, l := range r.Fill {
-		if l.PerSecond <= 0 || math.IsInf(l.PerSecond, 1) || l.Rows < l.PerSecond || l.Bytes < 500*float64(l.Transfers) || l.Anonymous <= 0 {
+		if l.PerSecond <= 0 || math.IsInf(l.PerSecond, 1) || l.Rows < l.PerSecond ||
+			l.Bytes < 500*float64(l.Transfers) || l.Anonymous <= 0 {
 			t.Errorf("filled %+v: a part is missing", l)
 		}
 	}
 	measured := make(map[string]bool)
 	for _, l := range r.Reads {
-		measured[fmt.Sprint(l.Query, l.Transfers)] = l.PerSecond > 0 && l.CPU >= 0 && l.P50 > 0 && l.P99 >= l.P50 && l.Ratio > 0 && l.Anonymous > 0
+		measured[fmt.Sprint(l.Query, l.Transfers)] = l.PerSecond > 0 && l.CPU >= 0 && l.P50 > 0 && l.P99 >= l.P50 &&
+			l.Ratio > 0 && l.Anonymous > 0
 	}
 	for _, k := range readKinds {
 		for _, transfers := range []int{s.small, s.middle, s.transfers} {
@@ -44,7 +47,8 @@ func TestDrillTheBenchmarkOfScaleMeasures(t *testing.T) {
 	if f := r.Follow; f.New < 10 || f.P50 <= 0 || f.P99 < f.P50 || f.Most < f.P99 || f.Anonymous <= 0 {
 		t.Errorf("followed %+v: a part is missing", f)
 	}
-	for _, heading := range []string{"**Filling 3,000", "**Reading from 3,000", "**Following into 3,000", "| bytes of file for each transfer | at most 1,200 |"} {
+	for _, heading := range []string{"**Filling 3,000", "**Reading from 3,000", "**Following into 3,000",
+		"| bytes of file for each transfer | at most 1,200 |"} {
 		if !strings.Contains(r.tables(), heading) {
 			t.Errorf("no %q in\n%s", heading, r.tables())
 		}
@@ -67,7 +71,8 @@ func TestDrillTheBenchmarkOfScaleLeavesNothing(t *testing.T) {
 	if err := os.MkdirAll(left, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(program, "-test.run", "^$", "-test.bench", "^BenchmarkScale$", "-test.benchtime", "1x", "-transfers", "20000", "-dir", parent)
+	cmd := exec.Command(program, "-test.run", "^$", "-test.bench", "^BenchmarkScale$", "-test.benchtime", "1x",
+		"-transfers", "20000", "-dir", parent)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

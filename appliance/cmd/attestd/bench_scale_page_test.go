@@ -64,7 +64,9 @@ func keepScale(path string, runs []scaleRun) (scaleRuns, error) {
 		return all, err
 	}
 	for _, r := range runs {
-		all = append(slices.DeleteFunc(all, func(old scaleRun) bool { return old.Transfers == r.Transfers }), r.rounded())
+		all = append(slices.DeleteFunc(all, func(old scaleRun) bool {
+			return old.Transfers == r.Transfers
+		}), r.rounded())
 	}
 	slices.SortFunc(all, func(a, b scaleRun) int { return cmp.Compare(a.Transfers, b.Transfers) })
 	text, err := json.MarshalIndent(all, "", "  ")
@@ -115,17 +117,22 @@ func (all scaleRuns) tables() string {
 func (r scaleRun) tables() string {
 	var t strings.Builder
 	n := thousands(float64(r.Transfers))
-	fmt.Fprintf(&t, "\n**Filling %s transfers**, on %d cores, one of which makes the rows:\n\n| transfers | a second | rows a second | file | for each transfer | RssAnon |\n| --- | --- | --- | --- | --- | --- |\n", n, r.Cores)
+	fmt.Fprintf(&t,
+		"\n**Filling %s transfers**, on %d cores, one of which makes the rows:\n\n| transfers | a second | rows a second | file | for each transfer | RssAnon |\n| --- | --- | --- | --- | --- | --- |\n", n, r.Cores)
 	for _, l := range r.Fill {
-		fmt.Fprintf(&t, "| %s | %s | %s | %s MB | %s bytes | %.0f MB |\n", thousands(float64(l.Transfers)), thousands(l.PerSecond), thousands(l.Rows), thousands(l.Bytes/1e6),
+		fmt.Fprintf(&t, "| %s | %s | %s | %s MB | %s bytes | %.0f MB |\n", thousands(float64(l.Transfers)),
+			thousands(l.PerSecond), thousands(l.Rows), thousands(l.Bytes/1e6),
 			thousands(l.Bytes/float64(l.Transfers)), l.Anonymous/1e6)
 	}
-	fmt.Fprintf(&t, "\n**Reading from %s transfers**, %d connections, in turns with smaller replicas:\n\n| | transfers | a second | CPU each | p50, p99 | the smallest answers |\n| --- | --- | --- | --- | --- | --- |\n", n, readConnections)
+	fmt.Fprintf(&t,
+		"\n**Reading from %s transfers**, %d connections, in turns with smaller replicas:\n\n| | transfers | a second | CPU each | p50, p99 | the smallest answers |\n| --- | --- | --- | --- | --- | --- |\n", n, readConnections)
 	for _, l := range r.Reads {
-		fmt.Fprintf(&t, "| %s | %s | %s | %.0f µs | %.2f, %.2f ms | %.2f times as many |\n", l.Query, thousands(float64(l.Transfers)), thousands(l.PerSecond), l.CPU, l.P50/1000, l.P99/1000, l.Ratio)
+		fmt.Fprintf(&t, "| %s | %s | %s | %.0f µs | %.2f, %.2f ms | %.2f times as many |\n", l.Query,
+			thousands(float64(l.Transfers)), thousands(l.PerSecond), l.CPU, l.P50/1000, l.P99/1000, l.Ratio)
 	}
 	f := r.Follow
-	fmt.Fprintf(&t, "\n**Following into %s transfers** at %s new ones a second: read after %.2f s (p50), %.2f s (p99), at most %.2f s, of %s; RssAnon at most %.0f MB.\n",
+	fmt.Fprintf(&t,
+		"\n**Following into %s transfers** at %s new ones a second: read after %.2f s (p50), %.2f s (p99), at most %.2f s, of %s; RssAnon at most %.0f MB.\n",
 		n, thousands(float64(f.PerSecond)), f.P50, f.P99, f.Most, thousands(float64(f.New)), f.Anonymous/1e6)
 	return t.String() + r.aims()
 }
@@ -138,19 +145,23 @@ func (r scaleRun) aims() string {
 	most := max(last.Anonymous, r.Follow.Anonymous)
 	for _, l := range r.Fill {
 		if l.Transfers == aimMillionAt {
-			fmt.Fprintf(&t, "| filling at a million, transfers a second | at least %s | %s |\n", thousands(aimMillion), thousands(l.PerSecond))
+			fmt.Fprintf(&t, "| filling at a million, transfers a second | at least %s | %s |\n", thousands(aimMillion),
+				thousands(l.PerSecond))
 		}
 		most = max(most, l.Anonymous)
 	}
 	if r.Transfers >= 10*aimMillionAt {
-		fmt.Fprintf(&t, "| filling at the end, transfers a second | at least %s | %s |\n", thousands(aimTenMillion), thousands(last.PerSecond))
+		fmt.Fprintf(&t, "| filling at the end, transfers a second | at least %s | %s |\n", thousands(aimTenMillion),
+			thousands(last.PerSecond))
 	}
 	worst := 0.0
 	for _, l := range r.Reads {
 		worst, most = max(worst, l.Ratio), max(most, l.Anonymous)
 	}
-	fmt.Fprintf(&t, "| a row's cost at the end, of that at the beginning | at most %d | %.2f |\n", aimSlower, first.Rows/last.Rows)
-	fmt.Fprintf(&t, "| bytes of file for each transfer | at most %s | %s |\n", thousands(aimBytesEach), thousands(last.Bytes/float64(last.Transfers)))
+	fmt.Fprintf(&t, "| a row's cost at the end, of that at the beginning | at most %d | %.2f |\n", aimSlower,
+		first.Rows/last.Rows)
+	fmt.Fprintf(&t, "| bytes of file for each transfer | at most %s | %s |\n", thousands(aimBytesEach),
+		thousands(last.Bytes/float64(last.Transfers)))
 	fmt.Fprintf(&t, "| the reads' worst ratio | at most %.1f | %.2f |\n", aimScaleRatio, worst)
 	fmt.Fprintf(&t, "| RssAnon of any process | below %.0f MB | %.0f MB |\n", aimAnonymous/1e6, most/1e6)
 	return t.String()

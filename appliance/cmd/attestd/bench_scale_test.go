@@ -21,9 +21,11 @@ import (
 
 // Flags of BenchmarkScale. It shares -rounds, -window, -results and -page with BenchmarkAttestations.
 var (
-	scaleTransfers = flag.Int("transfers", 10_000_000, "BenchmarkScale: how many transfers are filled in; 0 measures nothing, and makes the page alone")
-	scaleDir       = flag.String("dir", "/var/tmp", "BenchmarkScale: where the replicas are made, in a folder that is removed")
-	scaleLive      = flag.Duration("live", 30*time.Second, "BenchmarkScale: for how long new transfers are followed")
+	scaleTransfers = flag.Int("transfers", 10_000_000,
+		"BenchmarkScale: how many transfers are filled in; 0 measures nothing, and makes the page alone")
+	scaleDir = flag.String("dir", "/var/tmp",
+		"BenchmarkScale: where the replicas are made, in a folder that is removed")
+	scaleLive = flag.Duration("live", 30*time.Second, "BenchmarkScale: for how long new transfers are followed")
 )
 
 // scale is the settings of a measurement.
@@ -55,8 +57,9 @@ func BenchmarkScale(b *testing.B) {
 		scaleFolder(b, *scaleDir)
 		s := scale{
 			transfers: *scaleTransfers, middle: min(1_000_000, *scaleTransfers), small: min(10_000, *scaleTransfers),
-			each: max(1, min(1_000_000, *scaleTransfers/10)), live: *scaleLive, perSecond: 1000, window: *benchWindow, rounds: *benchRounds,
-			say: func(format string, args ...any) { fmt.Printf(format+"\n", args...) },
+			each: max(1, min(1_000_000, *scaleTransfers/10)), live: *scaleLive, perSecond: 1000, window: *benchWindow,
+			rounds: *benchRounds,
+			say:    func(format string, args ...any) { fmt.Printf(format+"\n", args...) },
 		}
 		runs = append(runs, s.measure(ctx, b, newScaleDaemons(b)))
 	}
@@ -150,7 +153,8 @@ func (s scale) checkRoom(tb testing.TB, small *daemonProcess) {
 		tb.Fatal(err)
 	}
 	if free := float64(disk.Bavail) * float64(disk.Bsize); free < wanted {
-		tb.Fatalf("%s transfers and what they are compared with take some %.1f GB, and %s has %.1f GB free: ARGS='-transfers %d' takes less, ARGS='-dir PATH' another disk",
+		tb.Fatalf(
+			"%s transfers and what they are compared with take some %.1f GB, and %s has %.1f GB free: ARGS='-transfers %d' takes less, ARGS='-dir PATH' another disk",
 			thousands(float64(s.transfers)), wanted/1e9, small.dir, free/1e9, s.transfers/10)
 	}
 }
@@ -168,7 +172,8 @@ func fileSize(tb testing.TB, path string) float64 {
 func (s scale) fill(ctx context.Context, tb testing.TB, d sizedDaemon, each int) (lines []filled) {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(ctx)
-	parts := makeRows(ctx, tb.TempDir(), dataset.GenerateOptions{Transfers: d.transfers, Seed: 1, Now: time.Now()}, each)
+	parts := makeRows(ctx, tb.TempDir(), dataset.GenerateOptions{Transfers: d.transfers, Seed: 1, Now: time.Now()},
+		each)
 	defer func() {
 		cancel()
 		for range parts { // until the folder is written no more
@@ -184,8 +189,10 @@ func (s scale) fill(ctx context.Context, tb testing.TB, d sizedDaemon, each int)
 		line.Transfers = done
 		line.Bytes = fileSize(tb, d.replica())
 		lines = append(lines, line)
-		s.say("%11s of %s transfers: %s a second, %s rows a second, file %s MB, %.0f bytes each, RssAnon %.0f MB", thousands(float64(done)), thousands(float64(d.transfers)),
-			thousands(line.PerSecond), thousands(line.Rows), thousands(line.Bytes/1e6), line.Bytes/float64(done), line.Anonymous/1e6)
+		s.say("%11s of %s transfers: %s a second, %s rows a second, file %s MB, %.0f bytes each, RssAnon %.0f MB",
+			thousands(float64(done)), thousands(float64(d.transfers)),
+			thousands(line.PerSecond), thousands(line.Rows), thousands(line.Bytes/1e6), line.Bytes/float64(done),
+			line.Anonymous/1e6)
 		_ = os.Remove(part.path)
 	}
 	if done != d.transfers {
@@ -209,7 +216,8 @@ func (d sizedDaemon) importPart(ctx context.Context, tb testing.TB, part madePar
 	if err != nil {
 		tb.Fatalf("import: %v: %s", err, out)
 	}
-	return filled{PerSecond: float64(part.transfers) / imported.Seconds, Rows: float64(imported.Rows) / imported.Seconds, Anonymous: memory.anonymous}
+	return filled{PerSecond: float64(part.transfers) / imported.Seconds,
+		Rows: float64(imported.Rows) / imported.Seconds, Anonymous: memory.anonymous}
 }
 
 // read measures each kind of read on each replica, in turns.
@@ -231,13 +239,15 @@ func (s scale) read(ctx context.Context, tb testing.TB, replicas []sizedDaemon) 
 				if ctx.Err() != nil {
 					tb.Fatal("interrupted")
 				}
-				figures[i] = append(figures[i], load(tb, d.url, d.cmd.Process.Pid, requests[i][kind], readConnections, s.window))
+				figures[i] = append(figures[i],
+					load(tb, d.url, d.cmd.Process.Pid, requests[i][kind], readConnections, s.window))
 			}
 		}
 		for i, d := range replicas {
 			f := median(figures[i])
 			lines = append(lines, readAt{
-				Query: k.name, Transfers: d.transfers, PerSecond: f.perSecond, CPU: f.cpuMicros, P50: micros(f.p50), P99: micros(f.p99),
+				Query: k.name, Transfers: d.transfers, PerSecond: f.perSecond, CPU: f.cpuMicros, P50: micros(f.p50),
+				P99:   micros(f.p99),
 				Ratio: middleRatio(figures[0], figures[i]), Anonymous: memoryOf(d.cmd.Process.Pid).anonymous,
 			})
 		}
@@ -247,7 +257,8 @@ func (s scale) read(ctx context.Context, tb testing.TB, replicas []sizedDaemon) 
 }
 
 // follow makes the largest replica follow the smallest, while new transfers are written to that.
-func (s scale) follow(ctx context.Context, tb testing.TB, up *daemonProcess, d sizedDaemon, world *dataset.World) followed {
+func (s scale) follow(ctx context.Context, tb testing.TB, up *daemonProcess, d sizedDaemon,
+	world *dataset.World) followed {
 	tb.Helper()
 	if ctx.Err() != nil {
 		tb.Fatal("interrupted")
@@ -260,7 +271,8 @@ func (s scale) follow(ctx context.Context, tb testing.TB, up *daemonProcess, d s
 	lags := followLive{perSecond: s.perSecond, lasts: s.live}.measure(ctx, tb, up, d.daemonProcess, world)
 	n := len(lags)
 	return followed{
-		PerSecond: s.perSecond, New: n, P50: lags[n/2].Seconds(), P99: lags[n*99/100].Seconds(), Most: lags[n-1].Seconds(),
+		PerSecond: s.perSecond, New: n, P50: lags[n/2].Seconds(), P99: lags[n*99/100].Seconds(),
+		Most:   lags[n-1].Seconds(),
 		InStep: time.Since(began).Seconds(), Anonymous: peak().anonymous,
 	}
 }

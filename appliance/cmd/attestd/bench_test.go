@@ -13,17 +13,25 @@ import (
 
 // Flags of BenchmarkAttestations. `make bench ARGS='-window 5s -rounds 5'` takes longer and is more precise.
 var (
-	benchWindow      = flag.Duration("window", time.Second, "BenchmarkAttestations, BenchmarkScale: how long one measurement takes")
-	benchRounds      = flag.Int("rounds", 3, "BenchmarkAttestations, BenchmarkScale: measurements of each, in turns; their medians are the result")
-	benchHSMs        = flag.String("hsms", "0s,1ms,5ms,"+softHSM, "BenchmarkAttestations: latencies of C_Sign of a fast HSM, and "+softHSM)
+	benchWindow = flag.Duration("window", time.Second,
+		"BenchmarkAttestations, BenchmarkScale: how long one measurement takes")
+	benchRounds = flag.Int("rounds", 3,
+		"BenchmarkAttestations, BenchmarkScale: measurements of each, in turns; their medians are the result")
+	benchHSMs = flag.String("hsms", "0s,1ms,5ms,"+softHSM,
+		"BenchmarkAttestations: latencies of C_Sign of a fast HSM, and "+softHSM)
 	benchConnections = flag.String("connections", "1,64,256,1024", "BenchmarkAttestations: numbers of them")
-	benchCores       = flag.String("cores", everyCores(), "BenchmarkAttestations: numbers of cores that the server has, in turns, to see how it grows with them")
-	benchSystems     = flag.String("systems", strings.Join(everySystem, ","), "BenchmarkAttestations: what is measured")
-	benchProgram     = flag.String("program", "", "BenchmarkAttestations: the attestd that is measured; empty: what this test is compiled with")
-	benchBefore      = flag.String("before", "", "BenchmarkAttestations: an earlier attestd, measured in turns with it")
-	benchSessions    = flag.Int("before-sessions", 64, "BenchmarkAttestations: the sessions that the earlier attestd is told to open on a fast HSM; 0 leaves it to find out")
-	benchResults     = flag.String("results", "", "BenchmarkAttestations, BenchmarkScale: a JSON file that takes the results; others in it stay")
-	benchPage        = flag.String("page", "", "BenchmarkAttestations, BenchmarkScale: a page whose tables are made anew from that file")
+	benchCores       = flag.String("cores", everyCores(),
+		"BenchmarkAttestations: numbers of cores that the server has, in turns, to see how it grows with them")
+	benchSystems = flag.String("systems", strings.Join(everySystem, ","), "BenchmarkAttestations: what is measured")
+	benchProgram = flag.String("program", "",
+		"BenchmarkAttestations: the attestd that is measured; empty: what this test is compiled with")
+	benchBefore   = flag.String("before", "", "BenchmarkAttestations: an earlier attestd, measured in turns with it")
+	benchSessions = flag.Int("before-sessions", 64,
+		"BenchmarkAttestations: the sessions that the earlier attestd is told to open on a fast HSM; 0 leaves it to find out")
+	benchResults = flag.String("results", "",
+		"BenchmarkAttestations, BenchmarkScale: a JSON file that takes the results; others in it stay")
+	benchPage = flag.String("page", "",
+		"BenchmarkAttestations, BenchmarkScale: a page whose tables are made anew from that file")
 )
 
 // benchSettings are the parsed flags.
@@ -40,8 +48,9 @@ type benchSettings struct {
 func readBenchSettings(tb testing.TB) benchSettings {
 	tb.Helper()
 	return benchSettings{
-		window: *benchWindow, warm: *benchWindow * 3 / 10, rounds: *benchRounds, cores: runtime.NumCPU(), connections: listed(tb, *benchConnections, strconv.Atoi),
-		systems: split(*benchSystems), program: *benchProgram, before: *benchBefore,
+		window: *benchWindow, warm: *benchWindow * 3 / 10, rounds: *benchRounds, cores: runtime.NumCPU(),
+		connections: listed(tb, *benchConnections, strconv.Atoi),
+		systems:     split(*benchSystems), program: *benchProgram, before: *benchBefore,
 	}
 }
 
@@ -81,7 +90,9 @@ func BenchmarkAttestations(b *testing.B) {
 		for _, hsm := range split(*benchHSMs) {
 			b.Run(hsm, func(b *testing.B) { rows = append(rows, s.measure(b, hsm)...) })
 		}
-		b.Run("cores", func(b *testing.B) { rows = append(rows, s.measureCores(b, listed(b, *benchCores, strconv.Atoi))...) })
+		b.Run("cores", func(b *testing.B) {
+			rows = append(rows, s.measureCores(b, listed(b, *benchCores, strconv.Atoi))...)
+		})
 		b.Run("journal", func(b *testing.B) { rows = append(rows, s.measureJournal(b)...) })
 	}
 	if *benchResults == "" {
@@ -100,7 +111,8 @@ func BenchmarkAttestations(b *testing.B) {
 func (s benchSettings) measure(tb testing.TB, hsm string) (rows []row) {
 	tb.Helper()
 	systems, program := s.newRig(tb, hsm).systems(tb), ""
-	if latency, err := time.ParseDuration(hsm); err == nil && latency == 0 && (s.wants(integrated) || s.wants(sequenced)) {
+	if latency, err := time.ParseDuration(hsm); err == nil && latency == 0 &&
+		(s.wants(integrated) || s.wants(sequenced)) {
 		if program, err = buildPeer(tb); err != nil {
 			fmt.Printf("The peer is left out: %v\n", err)
 		}

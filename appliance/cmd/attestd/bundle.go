@@ -69,8 +69,10 @@ func (n newBundle) run(cmd *cobra.Command) error {
 	}
 	return n.print(map[string]any{"file": n.file, "log": b.Settings["journal.origin"]}, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: the bundle with which a machine joins the cluster, valid for a week.\n", n.file)
-		fmt.Fprintf(w, "With the bundle and the passphrase, anyone can sign checkpoints: copy them separately, and remove the file after use.\n")
-		fmt.Fprintf(w, "\nOn the new machine, which needs the key %s in its token, run:\n\n  attestd setup --join %s\n", signer, text.ShellWord(filepath.Base(n.file)))
+		fmt.Fprintf(w,
+			"With the bundle and the passphrase, anyone can sign checkpoints: copy them separately, and remove the file after use.\n")
+		fmt.Fprintf(w, "\nOn the new machine, which needs the key %s in its token, run:\n\n  attestd setup --join %s\n",
+			signer, text.ShellWord(filepath.Base(n.file)))
 	})
 }
 
@@ -95,7 +97,9 @@ func (n newBundle) signer(ctx context.Context, c *config.Config) (appliance.Addr
 	status, err := running.Status(ctx)
 	_ = running.Close()
 	if err != nil {
-		return appliance.Address{}, fmt.Errorf("hsm.address is not set, and no daemon is running that knows the key: set hsm.address, or start attestd: %w", err)
+		return appliance.Address{},
+			fmt.Errorf(
+				"hsm.address is not set, and no daemon is running that knows the key: set hsm.address, or start attestd: %w", err)
 	}
 	return status.SignerAddress, nil
 }

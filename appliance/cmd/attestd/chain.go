@@ -95,7 +95,8 @@ func writeContract(w io.Writer, c chain.ContractStatus) {
 		disputed = fmt.Sprintf("%d of them: the RPCs disagree", c.Disputed)
 	}
 	pairs := [][2]string{
-		{"contract", c.Name}, {"address", c.Address.String()}, {"chain", c.ChainID.String()}, {"attestor", attestor + takes}, {"block", strconv.FormatUint(c.Block, 10)},
+		{"contract", c.Name}, {"address", c.Address.String()}, {"chain", c.ChainID.String()},
+		{"attestor", attestor + takes}, {"block", strconv.FormatUint(c.Block, 10)},
 		{"redemptions", strconv.FormatInt(c.Redemptions, 10)}, {"unknown", unknown}, {"disputed", disputed},
 	}
 	for _, rpc := range c.RPCs {
@@ -137,7 +138,8 @@ ones, and prints their number.`,
 					return fmt.Errorf("chain redemptions: %w", err)
 				}
 				if pending > 0 {
-					a.say("%d redemptions are not listed, because they have not been compared with the journal yet.", pending)
+					a.say("%d redemptions are not listed, because they have not been compared with the journal yet.",
+						pending)
 				}
 				return a.printRedemptions(list)
 			})
@@ -170,7 +172,8 @@ func writeRedemptions(w io.Writer, list []chain.Redemption) {
 		case r.Verdict == "":
 			attestation = "pending"
 		}
-		rows[i] = []string{text.Time(r.Time), r.Contract, strconv.FormatUint(r.Block, 10), r.Amount.String(), orDash(r.KeyID), attestation, r.Hash.String(), r.TransactionHash.String()}
+		rows[i] = []string{text.Time(r.Time), r.Contract, strconv.FormatUint(r.Block, 10), r.Amount.String(),
+			orDash(r.KeyID), attestation, r.Hash.String(), r.TransactionHash.String()}
 	}
 	table(w, "TIME\tCONTRACT\tBLOCK\tAMOUNT\tKEY\tATTESTATION\tHASH\tTRANSACTION", rows)
 }

@@ -55,10 +55,12 @@ func TestAnAlarmIsNotWipedWithAnAPIKey(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "journal.ndjson"), []byte(w.run(t, "log", "export")))
 	write(t, filepath.Join(dir, "checkpoint"), []byte(w.run(t, "log", "checkpoint")))
-	audit := exec.Command("attestd", "chain", "verify", "journal.ndjson", "--checkpoint", "checkpoint", "--verifier-key", w.verifierKey(t),
+	audit := exec.Command("attestd", "chain", "verify", "journal.ndjson", "--checkpoint",
+		"checkpoint", "--verifier-key", w.verifierKey(t),
 		"--contract", chaintest.Contract.String(), "--rpc", w.node.URL, "--confirmations", "0")
 	audit.Env, audit.Dir = []string{"PATH=" + os.Getenv("PATH")}, dir
-	if out, err := audit.CombinedOutput(); err == nil || !strings.Contains(string(out), stolen.Hash.String()) || !strings.Contains(string(out), "AFTER the redemption") {
+	if out, err := audit.CombinedOutput(); err == nil || !strings.Contains(string(out), stolen.Hash.String()) ||
+		!strings.Contains(string(out), "AFTER the redemption") {
 		t.Errorf("an auditor: %v\n%s", err, out)
 	}
 }
@@ -101,26 +103,33 @@ func TestAnExportAccountsForWhatItHadBefore(t *testing.T) {
 	block := time.Unix(1_800_000_000, 0)
 	r := chain.Redemption{Hash: appliance.Digest{1: 0xaa}, TransactionHash: appliance.Digest{0xbb}, Time: block}
 	attested := func(after time.Duration) appliance.Entry {
-		return appliance.Entry{Record: appliance.Record{Attestation: appliance.Attestation{Hash: r.Hash}, Time: block.Add(after)}}
+		return appliance.Entry{Record: appliance.Record{Attestation: appliance.Attestation{Hash: r.Hash},
+			Time: block.Add(after)}}
 	}
 	alarm := func(transaction appliance.Digest) appliance.Entry {
 		return appliance.Entry{Event: &appliance.Event{
-			Kind: chain.EventUnknownRedemption, Details: map[string]string{"transactionHash": transaction.String(), "hash": r.Hash.String()},
+			Kind:    chain.EventUnknownRedemption,
+			Details: map[string]string{"transactionHash": transaction.String(), "hash": r.Hash.String()},
 		}}
 	}
 	for name, c := range map[string]struct {
 		entries []appliance.Entry
 		unknown bool
 	}{
-		"nothing":                              {unknown: true},
-		"before":                               {entries: []appliance.Entry{attested(-time.Second)}},
-		"in its second":                        {entries: []appliance.Entry{attested(time.Second)}},
-		"three seconds later":                  {entries: []appliance.Entry{attested(3 * time.Second)}, unknown: true},
-		"before, and again":                    {entries: []appliance.Entry{attested(-time.Second), attested(time.Hour)}},
-		"after its alarm, of a block ahead":    {entries: []appliance.Entry{alarm(r.TransactionHash), attested(-time.Second)}, unknown: true},
-		"after the alarm of another part":      {entries: []appliance.Entry{alarm(appliance.Digest{0xcc}), attested(-time.Second)}},
-		"before an alarm that was not one":     {entries: []appliance.Entry{attested(-time.Second), alarm(r.TransactionHash)}},
-		"before its alarm, and again after it": {entries: []appliance.Entry{attested(-time.Second), alarm(r.TransactionHash), attested(time.Second)}},
+		"nothing":             {unknown: true},
+		"before":              {entries: []appliance.Entry{attested(-time.Second)}},
+		"in its second":       {entries: []appliance.Entry{attested(time.Second)}},
+		"three seconds later": {entries: []appliance.Entry{attested(3 * time.Second)}, unknown: true},
+		"before, and again": {entries: []appliance.Entry{attested(-time.Second),
+			attested(time.Hour)}},
+		"after its alarm, of a block ahead": {entries: []appliance.Entry{alarm(r.TransactionHash),
+			attested(-time.Second)}, unknown: true},
+		"after the alarm of another part": {entries: []appliance.Entry{alarm(appliance.Digest{0xcc}),
+			attested(-time.Second)}},
+		"before an alarm that was not one": {entries: []appliance.Entry{attested(-time.Second),
+			alarm(r.TransactionHash)}},
+		"before its alarm, and again after it": {entries: []appliance.Entry{attested(-time.Second),
+			alarm(r.TransactionHash), attested(time.Second)}},
 	} {
 		x := newAuditedExport()
 		for i, e := range c.entries {
@@ -146,7 +155,8 @@ func TestPendingRedemptionsAreNotUnknown(t *testing.T) {
 	}
 	var all []chain.Redemption
 	for n := range 3 {
-		all = append(all, chain.Redemption{Contract: "usdc", Hash: appliance.Digest{byte(n + 1)}, Block: uint64(n), Time: time.Unix(1_800_000_000, 0)})
+		all = append(all, chain.Redemption{Contract: "usdc", Hash: appliance.Digest{byte(n + 1)}, Block: uint64(n),
+			Time: time.Unix(1_800_000_000, 0)})
 	}
 	if err := store.Advance("usdc", "rpc", chain.Block{Number: 9}, all); err != nil {
 		t.Fatal(err)
@@ -161,8 +171,10 @@ func TestPendingRedemptionsAreNotUnknown(t *testing.T) {
 	lists := func(args ...string) string {
 		cmd := exec.Command("attestd", append([]string{"chain", "redemptions"}, args...)...)
 		cmd.Env = []string{
-			"PATH=" + os.Getenv("PATH"), "ATTESTD_DATA_DIR=" + dir, "ATTESTD_ADMIN_SOCKET=" + filepath.Join(dir, "admin.sock"),
-			`ATTESTD_CHAIN_CONTRACTS=[{"name": "usdc", "rpc": ["https://rpc.example.com"], "address": "` + chaintest.Contract.String() + `"}]`,
+			"PATH=" + os.Getenv("PATH"), "ATTESTD_DATA_DIR=" + dir,
+			"ATTESTD_ADMIN_SOCKET=" + filepath.Join(dir, "admin.sock"),
+			`ATTESTD_CHAIN_CONTRACTS=[{"name": "usdc", "rpc": ["https://rpc.example.com"], "address": "` +
+				chaintest.Contract.String() + `"}]`,
 			"ATTESTD_HSM_URI=pkcs11:token=t;object=o?module-path=/lib/none.so&pin-source=file:/none",
 		}
 		out, err := cmd.CombinedOutput()
@@ -171,7 +183,8 @@ func TestPendingRedemptionsAreNotUnknown(t *testing.T) {
 		}
 		return string(out)
 	}
-	if out := lists("--unknown"); !strings.Contains(out, all[2].Hash.String()) || strings.Contains(out, all[0].Hash.String()) || !strings.Contains(out, "2 redemptions were not held against the journal yet") {
+	if out := lists("--unknown"); !strings.Contains(out, all[2].Hash.String()) || strings.Contains(out,
+		all[0].Hash.String()) || !strings.Contains(out, "2 redemptions were not held against the journal yet") {
 		t.Errorf("--unknown:\n%s", out)
 	}
 	if out := lists(); strings.Count(out, " pending ") != 2 {

@@ -41,7 +41,8 @@ unknown_redemption event in the journal. For redemptions newer than the export, 
 		Args: oneArg("FILE, an export of the journal"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			audit.file = args[0]
-			for name, value := range map[string]string{"checkpoint": audit.checkpoint, "verifier-key": audit.verifierKey, "contract": audit.address} {
+			for name, value := range map[string]string{"checkpoint": audit.checkpoint,
+				"verifier-key": audit.verifierKey, "contract": audit.address} {
 				if value == "" {
 					return usagef(cmd, "--%s is required", name)
 				}
@@ -57,14 +58,17 @@ unknown_redemption event in the journal. For redemptions newer than the export, 
 	f.StringVar(&audit.checkpoint, "checkpoint", "", "the signed checkpoint of the export's records (required)")
 	f.StringVar(&audit.verifierKey, "verifier-key", "", "the log's verifier key, name+hash+key (required)")
 	f.StringVar(&audit.address, "contract", "", "the contract's address (required)")
-	f.StringArrayVar(&audit.rpcs, "rpc", nil, "URL of a node's JSON-RPC: https, or http on this machine; may be repeated (required)")
+	f.StringArrayVar(&audit.rpcs, "rpc", nil,
+		"URL of a node's JSON-RPC: https, or http on this machine; may be repeated (required)")
 	f.Uint64Var(&audit.start, "start-block", 0, "first block to read")
-	f.StringVar(&audit.confirmations, "confirmations", "12", "number of blocks that must follow a block before it is read; or finalized")
+	f.StringVar(&audit.confirmations, "confirmations", "12",
+		"number of blocks that must follow a block before it is read; or finalized")
 	return cmd
 }
 
 func (c chainAudit) contract() (one chain.Contract, err error) {
-	one = chain.Contract{Name: "contract", RPCs: c.rpcs, StartBlock: c.start, Finalized: c.confirmations == string(config.Finalized)}
+	one = chain.Contract{Name: "contract", RPCs: c.rpcs, StartBlock: c.start,
+		Finalized: c.confirmations == string(config.Finalized)}
 	if one.Address, err = appliance.ParseAddress(c.address); err != nil {
 		return one, fmt.Errorf("--contract %w", err)
 	}
@@ -152,7 +156,9 @@ func (a *app) verifyChain(cmd *cobra.Command, audit chainAudit, contract chain.C
 		return err
 	}
 	update, end := a.progress("read", unitBlocks)
-	found, upTo, err := chain.Scan(cmd.Context(), contract, "attestd/"+version(), func(done, total uint64) { update(int64(done), int64(total)) })
+	found, upTo, err := chain.Scan(cmd.Context(), contract, "attestd/"+version(), func(done, total uint64) {
+		update(int64(done), int64(total))
+	})
 	end()
 	if err != nil {
 		return interrupted(cmd.Context(), fmt.Errorf("chain verify: %w", err), "no result; the data is unchanged")
@@ -164,7 +170,9 @@ func (a *app) verifyChain(cmd *cobra.Command, audit chainAudit, contract chain.C
 		}
 	}
 	report.OK = len(report.Unknown) == 0 && len(report.Damages) == 0
-	if err := a.print(report, func(w io.Writer) { writeChainReport(w, report, len(contract.RPCs)) }); err != nil || report.OK {
+	if err := a.print(report, func(w io.Writer) {
+		writeChainReport(w, report, len(contract.RPCs))
+	}); err != nil || report.OK {
 		return err
 	}
 	return silentFailure{}
@@ -216,7 +224,8 @@ func writeChainReport(w io.Writer, r chainReport, rpcs int) {
 		fmt.Fprintln(w, "The export is DAMAGED: a missing attestation proves nothing.")
 	}
 	if len(r.Unknown) == 0 {
-		fmt.Fprintf(w, "All %d redemptions up to block %d have an attestation in the export of %d records.\n", r.Redemptions, r.Block, r.Records)
+		fmt.Fprintf(w, "All %d redemptions up to block %d have an attestation in the export of %d records.\n",
+			r.Redemptions, r.Block, r.Records)
 		return
 	}
 	rows, late := make([][]string, len(r.Unknown)), 0
@@ -227,14 +236,17 @@ func writeChainReport(w io.Writer, r chainReport, rpcs int) {
 			late++
 		}
 		rows[i] = []string{
-			text.Time(one.Time), strconv.FormatUint(one.Block, 10), one.Amount.String(), fmt.Sprintf("%d of %d", len(one.Reports), rpcs), attested,
+			text.Time(one.Time), strconv.FormatUint(one.Block, 10), one.Amount.String(),
+			fmt.Sprintf("%d of %d", len(one.Reports), rpcs), attested,
 			one.Hash.String(), one.TransactionHash.String(),
 		}
 	}
 	table(w, "TIME\tBLOCK\tAMOUNT\tRPCS\tATTESTED\tHASH\tTRANSACTION", rows)
-	fmt.Fprintf(w, "%d of %d redemptions up to block %d are NOT IN THE EXPORT: the attestor's key signs elsewhere, or an attestation is withheld.\n", len(r.Unknown), r.Redemptions, r.Block)
+	fmt.Fprintf(w,
+		"%d of %d redemptions up to block %d are NOT IN THE EXPORT: the attestor's key signs elsewhere, or an attestation is withheld.\n", len(r.Unknown), r.Redemptions, r.Block)
 	if late > 0 {
-		fmt.Fprintf(w, "%d of them were attested AFTER the redemption: the redeemed signature is not the attestation's.\n", late)
+		fmt.Fprintf(w,
+			"%d of them were attested AFTER the redemption: the redeemed signature is not the attestation's.\n", late)
 	}
 	if last := r.Unknown[len(r.Unknown)-1]; last.Time.After(r.newest) {
 		fmt.Fprintf(w, "The export ends at %s: for later redemptions, get a newer export.\n", text.Time(r.newest))

@@ -54,7 +54,9 @@ daemon runs, it reads the database.`,
 // clusterStatus asks the daemon while it runs, otherwise the database.
 func clusterStatus(ctx context.Context, c *config.Config) (status wire.Cluster, err error) {
 	if c.Store.URL == "" {
-		return status, errors.New("this appliance is not clustered: its journal is a file; to share a database, set store.url (docs/cluster.md)")
+		return status,
+			errors.New(
+				"this appliance is not clustered: its journal is a file; to share a database, set store.url (docs/cluster.md)")
 	}
 	running := client.NewAdmin(c.Admin.Socket)
 	defer func() { _ = running.Close() }()
@@ -79,7 +81,8 @@ func clusterStatus(ctx context.Context, c *config.Config) (status wire.Cluster, 
 func writeCluster(w io.Writer, s wire.Cluster, now time.Time) {
 	rows := make([][]string, len(s.Members))
 	for i, m := range s.Members {
-		rows[i] = []string{short(m.Name, 24), short(m.Version, 12), shortAddress(m.SignerAddress), fmt.Sprint(m.Size), fmt.Sprint(max(0, s.Head.Size-m.Size)), since(m.LastSeen, now)}
+		rows[i] = []string{short(m.Name, 24), short(m.Version, 12), shortAddress(m.SignerAddress), fmt.Sprint(m.Size),
+			fmt.Sprint(max(0, s.Head.Size-m.Size)), since(m.LastSeen, now)}
 	}
 	if len(rows) > 0 {
 		table(w, "NAME\tVERSION\tSIGNER\tSIZE\tBEHIND\tSEEN", rows)

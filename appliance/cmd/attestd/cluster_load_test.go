@@ -49,12 +49,14 @@ type order struct{ key, body string }
 
 func newOrder() order {
 	r := randomRequest()
-	return order{uuid.NewString(), fmt.Sprintf(`{"unspendableAddress":"%s","beneficiary":"%s"}`, r.UnspendableAddress, r.Beneficiary)}
+	return order{uuid.NewString(),
+		fmt.Sprintf(`{"unspendableAddress":"%s","beneficiary":"%s"}`, r.UnspendableAddress, r.Beneficiary)}
 }
 
 func startLoad(c *cluster, token string) *clusterLoad {
 	ctx, stop := context.WithCancel(context.Background())
-	l := &clusterLoad{t: c.T, c: c, token: token, stop: stop, answered: map[uuid.UUID]appliance.Attestation{}, ids: map[string]uuid.UUID{}, refused: map[string]int{}}
+	l := &clusterLoad{t: c.T, c: c, token: token, stop: stop, answered: map[uuid.UUID]appliance.Attestation{},
+		ids: map[string]uuid.UUID{}, refused: map[string]int{}}
 	for _, m := range c.members {
 		for range clientsOfMember {
 			l.all.Go(func() { l.work(ctx, m) })
@@ -171,10 +173,12 @@ func (l *clusterLoad) refusals() map[string]int {
 }
 
 // sofar returns the answers until now.
-func (l *clusterLoad) sofar() (answered map[uuid.UUID]appliance.Attestation, ids map[string]uuid.UUID, slowest time.Duration) {
+func (l *clusterLoad) sofar() (
+	answered map[uuid.UUID]appliance.Attestation, ids map[string]uuid.UUID, slowest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	answered, ids, slowest = make(map[uuid.UUID]appliance.Attestation, len(l.answered)), make(map[string]uuid.UUID, len(l.ids)), l.slowest
+	answered, ids, slowest = make(map[uuid.UUID]appliance.Attestation, len(l.answered)),
+		make(map[string]uuid.UUID, len(l.ids)), l.slowest
 	for id, a := range l.answered {
 		answered[id] = a
 	}
@@ -300,11 +304,13 @@ func (c *cluster) check(m *member) {
 	if slowest > clusterPatience() {
 		c.Errorf("an answer took %s", slowest)
 	}
-	c.Logf("%d answered, %d recorded, %d checkpoints seen; slowest answer %s; refused %v", len(answered), len(records), len(roots), slowest.Round(time.Millisecond), c.load.refusals())
+	c.Logf("%d answered, %d recorded, %d checkpoints seen; slowest answer %s; refused %v", len(answered), len(records),
+		len(roots), slowest.Round(time.Millisecond), c.load.refusals())
 }
 
 // readJournal exports the journal and compares its tree with the checkpoints that were served.
-func (c *cluster) readJournal(m *member, roots map[int64]tlog.Hash) (map[uuid.UUID]appliance.Record, map[string]uuid.UUID) {
+func (c *cluster) readJournal(m *member,
+	roots map[int64]tlog.Hash) (map[uuid.UUID]appliance.Record, map[string]uuid.UUID) {
 	c.Helper()
 	records, byKey := map[uuid.UUID]appliance.Record{}, map[string]uuid.UUID{}
 	var tree appliance.Frontier

@@ -143,7 +143,8 @@ func createKey(tb testing.TB, d *daemonProcess) string {
 	tb.Helper()
 	admin := client.NewAdmin(filepath.Join(d.dir, "admin.sock"))
 	defer admin.Close()
-	_, token, err := admin.CreateKey(context.Background(), appliance.KeyRequest{Name: "cluster", Rate: appliance.Unlimited})
+	_, token, err := admin.CreateKey(context.Background(),
+		appliance.KeyRequest{Name: "cluster", Rate: appliance.Unlimited})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -191,7 +192,8 @@ func (c *cluster) backWithin(since time.Time, bound time.Duration, members ...*m
 	for _, m := range members {
 		for m.newest.Load() <= since.UnixNano() {
 			if time.Since(since) > bound+5*time.Second {
-				c.Fatalf("%s does not attest %s after: %v\n%s", m.name, time.Since(since).Round(time.Millisecond), c.load.refusals(), m.events())
+				c.Fatalf("%s does not attest %s after: %v\n%s", m.name, time.Since(since).Round(time.Millisecond),
+					c.load.refusals(), m.events())
 			}
 			time.Sleep(time.Millisecond) // between two polls
 		}

@@ -35,8 +35,12 @@ var drills = []drill{
 	{"the primary is killed, and the standby promoted", true, (*cluster).killPrimary},
 	{"an appliance hangs inside its transaction", false, (*cluster).hangInTransaction},
 	{"an appliance hangs inside its COMMIT", false, (*cluster).hangInCommit},
-	{"the network to one appliance is silent", false, func(c *cluster) time.Duration { return c.cutNetwork(postgrestest.Faults{Silent: true}) }},
-	{"the network to one appliance is refused", false, func(c *cluster) time.Duration { return c.cutNetwork(postgrestest.Faults{Refuse: true}) }},
+	{"the network to one appliance is silent", false, func(c *cluster) time.Duration {
+		return c.cutNetwork(postgrestest.Faults{Silent: true})
+	}},
+	{"the network to one appliance is refused", false, func(c *cluster) time.Duration {
+		return c.cutNetwork(postgrestest.Faults{Refuse: true})
+	}},
 	{"the network to all is silent", false, (*cluster).silence},
 	{"each COMMIT takes two seconds", false, (*cluster).slowCommits},
 	{"the role has no connections left", false, (*cluster).takeConnections},
@@ -130,8 +134,9 @@ func (c *cluster) hangInTransaction() time.Duration {
 
 // idles reports whether others wait for an appliance that is idle in its transaction.
 func (c *cluster) idles() bool {
-	return c.primary.Query(c, clusterDatabase, "SELECT count(*) FROM pg_stat_activity AS waits JOIN pg_stat_activity AS holds ON holds.pid = ANY (pg_blocking_pids(waits.pid)) "+
-		"WHERE holds.state = 'idle in transaction' AND holds.state_change < clock_timestamp() - interval '200 ms'") != "0"
+	return c.primary.Query(c, clusterDatabase,
+		"SELECT count(*) FROM pg_stat_activity AS waits JOIN pg_stat_activity AS holds ON holds.pid = ANY (pg_blocking_pids(waits.pid)) "+
+			"WHERE holds.state = 'idle in transaction' AND holds.state_change < clock_timestamp() - interval '200 ms'") != "0"
 }
 
 // hangInCommit stops an appliance when a part of its COMMIT has reached the database.

@@ -95,15 +95,17 @@ func (a *app) addCompletions(root *cobra.Command) {
 	}
 	const noFiles = cobra.ShellCompDirectiveNoFileComp
 	for flag, complete := range map[string]cobra.CompletionFunc{
-		"setup --scheme":               cobra.FixedCompletions(schemes, noFiles),
-		"verify --scheme":              cobra.FixedCompletions(schemes, noFiles),
-		"setup --pin-store":            cobra.FixedCompletions([]cobra.Completion{"auto", "credential", "file"}, noFiles),
-		"key create --scope":           cobra.FixedCompletions([]cobra.Completion{"attest", "graphql"}, noFiles),
-		"key create --attestor":        a.ask(attestorNames),
-		"key bind --attestor":          a.ask(attestorNames),
-		"log list --key":               a.ask(keyIDs),
-		"log export --format":          cobra.FixedCompletions(exportFormats, noFiles),
-		"log export --redact":          cobra.FixedCompletions([]cobra.Completion{"addresses", "unspendable", "none"}, noFiles),
+		"setup --scheme":  cobra.FixedCompletions(schemes, noFiles),
+		"verify --scheme": cobra.FixedCompletions(schemes, noFiles),
+		"setup --pin-store": cobra.FixedCompletions([]cobra.Completion{"auto", "credential", "file"},
+			noFiles),
+		"key create --scope":    cobra.FixedCompletions([]cobra.Completion{"attest", "graphql"}, noFiles),
+		"key create --attestor": a.ask(attestorNames),
+		"key bind --attestor":   a.ask(attestorNames),
+		"log list --key":        a.ask(keyIDs),
+		"log export --format":   cobra.FixedCompletions(exportFormats, noFiles),
+		"log export --redact": cobra.FixedCompletions([]cobra.Completion{"addresses", "unspendable", "none"},
+			noFiles),
 		"chain redemptions --contract": a.ask(contractNames),
 	} {
 		path, name, _ := strings.Cut(flag, " --")

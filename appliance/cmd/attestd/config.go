@@ -59,7 +59,8 @@ func (a *app) printChecked(notChecked []string) error {
 		} else {
 			fmt.Fprintf(w, "%s does not exist: the defaults and the environment were checked, and are valid.\n", path)
 		}
-		for _, line := range lines("Not checked: "+strings.Join(notChecked, ", ")+". 'attestd doctor' checks these.", room(w)) {
+		for _, line := range lines("Not checked: "+strings.Join(notChecked, ", ")+". 'attestd doctor' checks these.",
+			room(w)) {
 			fmt.Fprintln(w, line)
 		}
 	})

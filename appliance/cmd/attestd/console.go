@@ -45,7 +45,8 @@ The console is off until console.listen is set, for example to 127.0.0.1:9465, a
 			return a.print(link, func(w io.Writer) { fmt.Fprintln(w, link.URL) })
 		},
 	}
-	cmd.Flags().StringVar(&role, "role", console.Operator.String(), "role of the signed-in person: "+strings.Join(roles, ", "))
+	cmd.Flags().StringVar(&role, "role", console.Operator.String(),
+		"role of the signed-in person: "+strings.Join(roles, ", "))
 	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(roles, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }

@@ -66,7 +66,8 @@ func damageReplica(t *testing.T, damage func(path string) error, serving bool) {
 		t.Fatal(err)
 	}
 	if !serving {
-		if out := d.run(t, "doctor"); !strings.Contains(out, "warn  replica") || !strings.Contains(out, "→ start attestd, which sets the file aside") {
+		if out := d.run(t, "doctor"); !strings.Contains(out, "warn  replica") ||
+			!strings.Contains(out, "→ start attestd, which sets the file aside") {
 			t.Errorf("doctor before the start:\n%s", out)
 		}
 		d.start(t)
@@ -120,7 +121,8 @@ func TestADamagedReplicaFillsAgainFromItsUpstream(t *testing.T) {
 	}
 	await(t, "the damage is noticed", func() (bool, string) {
 		d.attests(t)
-		resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(`{"query":"{ v2_packets { packet_hash } }"}`))
+		resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "",
+			strings.NewReader(`{"query":"{ v2_packets { packet_hash } }"}`))
 		found, _ := replica.SetAside(d.replicaPath())
 		return len(found) > 0, fmt.Sprint(resp.Status, len(body))
 	})

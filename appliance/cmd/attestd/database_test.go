@@ -106,7 +106,8 @@ func shows(ts *testscript.TestScript, negated bool, args []string) {
 		conn, err := pgx.Connect(context.Background(), ts.Getenv("OWNER"))
 		ts.Check(err)
 		var value string
-		err = errors.Join(conn.QueryRow(context.Background(), "SELECT current_setting($1)", args[0]).Scan(&value), conn.Close(context.Background()))
+		err = errors.Join(conn.QueryRow(context.Background(), "SELECT current_setting($1)", args[0]).Scan(&value),
+			conn.Close(context.Background()))
 		ts.Check(err)
 		if value == args[1] {
 			return

@@ -46,7 +46,8 @@ production: the key is a file.`,
 				d.listen = set
 			}
 			if !config.IsHostPort(d.listen) {
-				return usagef(cmd, "--listen: %q is not an address and port such as %s", d.listen, config.DefaultText("server.listen"))
+				return usagef(cmd, "--listen: %q is not an address and port such as %s", d.listen,
+					config.DefaultText("server.listen"))
 			}
 			return d.run(cmd.Context())
 		},
@@ -90,7 +91,8 @@ func (d dev) run(ctx context.Context) error {
 	defer func() { _ = listener.Close() }() // daemon.Serve may have closed it already
 	c, err := d.prepare(ctx)
 	if err != nil && ctx.Err() != nil {
-		return interruptedError{fmt.Errorf("interrupted; the files in %s are kept, and the next 'attestd dev' continues with them", d.dir)}
+		return interruptedError{fmt.Errorf(
+			"interrupted; the files in %s are kept, and the next 'attestd dev' continues with them", d.dir)}
 	}
 	if err != nil {
 		return fmt.Errorf("prepare %s: %w", d.dir, err)
@@ -98,8 +100,9 @@ func (d dev) run(ctx context.Context) error {
 	level := new(slog.LevelVar)
 	err = daemon.Serve(ctx, c, newLeveledLogger(c, d.err, level), daemon.Options{
 		Version: version(), Load: d.load, Level: level, Sockets: []net.Listener{listener}, EndsOnHangup: true,
-		Doctor: d.examine(config.Source{File: d.path("attestd.yaml"), Environ: d.environ, SoftHSM: d.source.SoftHSM, Check: d.source.Check}),
-		Ready:  func(r daemon.Ready) error { return d.banner(c, r) },
+		Doctor: d.examine(config.Source{File: d.path("attestd.yaml"), Environ: d.environ, SoftHSM: d.source.SoftHSM,
+			Check: d.source.Check}),
+		Ready: func(r daemon.Ready) error { return d.banner(c, r) },
 	})
 	if err == nil {
 		d.say("Stopped. The next 'attestd dev' continues with the data in %s.", d.dir)
@@ -166,7 +169,8 @@ func (d dev) ensureAPIKey(ctx context.Context, c *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := store.RecordEvent(ctx, appliance.Event{Kind: appliance.EventKeyCreated, By: operator(), Details: key.Details()}); err != nil {
+	if err := store.RecordEvent(ctx,
+		appliance.Event{Kind: appliance.EventKeyCreated, By: operator(), Details: key.Details()}); err != nil {
 		return err
 	}
 	if err := store.Keys.Create(ctx, key); err != nil {
@@ -195,7 +199,8 @@ func (d dev) banner(c *config.Config, r daemon.Ready) error {
 		fmt.Fprintf(w, "  %-9s %s  %s%s%s\n", name, value, dim, note, plain)
 	}
 	row("signer", r.Signer.String(), "the key is in a SoftHSM token and cannot leave it")
-	row("public", "0x"+hex.EncodeToString(r.PublicKey[:8])+"…", "GET "+url+"/functions/v1/attestor shows the complete key")
+	row("public", "0x"+hex.EncodeToString(r.PublicKey[:8])+"…",
+		"GET "+url+"/functions/v1/attestor shows the complete key")
 	data := "demo data"
 	if c.AsksUpstream() {
 		data = "the data of " + c.UpstreamShown()
@@ -209,10 +214,12 @@ func (d dev) banner(c *config.Config, r daemon.Ready) error {
 	row("api key", d.path("api-key"), "created for you; for more: attestd key create")
 	row("config", d.path("attestd.yaml"), "for attestd serve --config")
 	fmt.Fprintf(w, "\n  %sRequest an attestation:%s\n\n", bold, plain)
-	fmt.Fprintf(w, "curl -s %s/functions/v1/attest -H 'content-type: application/json' -H \"x-api-key: $(cat %s)\" -d '{\"unspendableAddress\":\"%s\",\"beneficiary\":\"%s\"}'\n",
+	fmt.Fprintf(w,
+		"curl -s %s/functions/v1/attest -H 'content-type: application/json' -H \"x-api-key: $(cat %s)\" -d '{\"unspendableAddress\":\"%s\",\"beneficiary\":\"%s\"}'\n",
 		url, text.ShellWord(d.path("api-key")), devUnspendable, devBeneficiary)
 	fmt.Fprintf(w, "\n  %sRead transfers:%s\n\n", bold, plain)
-	fmt.Fprintf(w, "curl -s %s%s -H 'content-type: application/json' -d '{\"query\":\"{ v2_transfers(args: { p_limit: 3 }) { status base_amount base_token_symbol source_universal_chain_id destination_universal_chain_id sort_order } }\"}'\n", url, daemon.GraphQLPath)
+	fmt.Fprintf(w,
+		"curl -s %s%s -H 'content-type: application/json' -d '{\"query\":\"{ v2_transfers(args: { p_limit: 3 }) { status base_amount base_token_symbol source_universal_chain_id destination_universal_chain_id sort_order } }\"}'\n", url, daemon.GraphQLPath)
 	fmt.Fprintf(w, "\n  %sThen look at the journal and verify it:%s\n\n", bold, plain)
 	fmt.Fprintf(w, "%s log list --config %s\n", text.ShellWord(os.Args[0]), text.ShellWord(d.path("attestd.yaml")))
 	fmt.Fprintf(w, "%s console --config %s\n", text.ShellWord(os.Args[0]), text.ShellWord(d.path("attestd.yaml")))

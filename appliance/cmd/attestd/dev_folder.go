@@ -62,7 +62,9 @@ func (d dev) ownsConfiguration() error {
 		return nil
 	}
 	if err == nil && !bytes.HasPrefix(text, []byte(devHeader)) {
-		err = fmt.Errorf("%s was not written by 'attestd dev', which would overwrite it: choose another folder with --dir", d.path("attestd.yaml"))
+		err = fmt.Errorf(
+			"%s was not written by 'attestd dev', which would overwrite it: choose another folder with --dir",
+			d.path("attestd.yaml"))
 	}
 	return err
 }
@@ -118,7 +120,8 @@ func (d dev) ensureDemoData(ctx context.Context, c *config.Config) (err error) {
 		what = "Continuing to generate"
 	}
 	d.say("%s demo data: %d transfers.", what, d.transfers)
-	if _, err := d.makeUp(ctx, dataset.Into(data), demoName, dataset.GenerateOptions{Transfers: d.transfers, Seed: 1}); err != nil {
+	if _, err := d.makeUp(ctx, dataset.Into(data), demoName,
+		dataset.GenerateOptions{Transfers: d.transfers, Seed: 1}); err != nil {
 		return err
 	}
 	return setPosition(ctx, dataset.Into(data), demoName, demoMade)

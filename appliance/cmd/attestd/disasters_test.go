@@ -44,7 +44,8 @@ var disasters = []disaster{
 		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 3 {
 			t.Fatalf("serve with a wrong PIN: %v", err)
 		}
-	}, []string{`fail +PIN .*CKR_PIN_INCORRECT.*\n +→ .*do not guess.*attestd setup --yes --pin-file FILE; then: systemctl start attestd`}},
+	},
+		[]string{`fail +PIN .*CKR_PIN_INCORRECT.*\n +→ .*do not guess.*attestd setup --yes --pin-file FILE; then: systemctl start attestd`}},
 	{"HSM is away", func(t *testing.T, d *daemonProcess) {
 		d.configure("ATTESTD_SERVER_REQUEST_TIMEOUT=1s")
 		d.start(t)
@@ -65,7 +66,8 @@ var disasters = []disaster{
 	}, []string{`fail +token .*not found.*\n +→ .*if the token is lost, tar -C `}},
 	{"attestor key is lost", func(t *testing.T, d *daemonProcess) {
 		d.loseKeys(t)
-	}, []string{`fail +key .*not found.*\n +→ restore the key from the HSM's backup.*attestd hsm init.*attestor on chain`}},
+	},
+		[]string{`fail +key .*not found.*\n +→ restore the key from the HSM's backup.*attestd hsm init.*attestor on chain`}},
 	{"others' hands", nil, nil}, // undamaged: doctor cannot know
 	{"disk is full", func(t *testing.T, d *daemonProcess) {
 		d.configure("ATTESTD_JOURNAL_MIN_FREE=8000000GiB") // filling this machine's disk would be the alternative
@@ -77,16 +79,19 @@ var disasters = []disaster{
 		recordInAnHour(t, filepath.Join(d.dir, "data"))
 		d.start(t)
 		t.Cleanup(func() { d.kill(t) })
-		if _, status, code := d.attestation(t); status != http.StatusServiceUnavailable || code != string(appliance.CodeJournalUnavailable) {
+		if _, status, code := d.attestation(t); status != http.StatusServiceUnavailable ||
+			code != string(appliance.CodeJournalUnavailable) {
 			t.Errorf("status %d, code %q", status, code)
 		}
-	}, []string{`fail +clock +.*before the journal's last record of .*attestd does not sign until.*\n +→ set the clock.*journal.max_ahead`}},
+	},
+		[]string{`fail +clock +.*before the journal's last record of .*attestd does not sign until.*\n +→ set the clock.*journal.max_ahead`}},
 	{"read-only for now", nil, nil}, // TestADiskThatTakesNoWrites; doctor reports it like the next
 	{"disk failed", func(t *testing.T, d *daemonProcess) {
 		d.start(t)
 		d.kill(t)
 		readOnly(t, filepath.Join(d.dir, "data")) // as the kernel does after a disk fault
-	}, []string{`fail +disk sync .*read-only file system\n +→ .*mount a working disk there, then: attestd restore FILE`}},
+	},
+		[]string{`fail +disk sync .*read-only file system\n +→ .*mount a working disk there, then: attestd restore FILE`}},
 	{"machine is lost", func(t *testing.T, d *daemonProcess) {
 		for _, name := range []string{"tokens", "data", "pin"} {
 			rename(t, filepath.Join(d.dir, name))
@@ -104,7 +109,8 @@ var disasters = []disaster{
 		if out := d.fails(t, "log", "verify"); !strings.Contains(out, "record") {
 			t.Fatalf("log verify does not find it: %s", out)
 		}
-	}, []string{`fail +journal .*record .*\n +→ list all damage: attestd log verify.*as evidence, then restore the newest backup: attestd restore --force FILE`}},
+	},
+		[]string{`fail +journal .*record .*\n +→ list all damage: attestd log verify.*as evidence, then restore the newest backup: attestd restore --force FILE`}},
 	{"finds damage", func(t *testing.T, d *daemonProcess) { // while the daemon serves
 		d.start(t)
 		t.Cleanup(func() { d.kill(t) })
@@ -127,7 +133,8 @@ var disasters = []disaster{
 		d.kill(t)
 		d.settle(t)
 		write(t, journal, older)
-	}, []string{`fail +mark .*fewer records than the published checkpoint\n +→ put the newer journal back.*attestd log accept-loss`}},
+	},
+		[]string{`fail +mark .*fewer records than the published checkpoint\n +→ put the newer journal back.*attestd log accept-loss`}},
 }
 
 func TestDoctorHasARemedyForEachDisaster(t *testing.T) {
@@ -299,13 +306,15 @@ func damageRecord(t *testing.T, path string) {
 func TestDoctorSaysHowMuchOfTheJournalItHasChecked(t *testing.T) {
 	t.Parallel()
 	d := newDaemonFolder(t)
-	if out := d.run(t, "doctor"); !strings.Contains(out, "1 records and their checkpoint are valid") { // the API key's event
+	if out := d.run(t, "doctor"); !strings.Contains(out, "1 records and their checkpoint are valid") {
+		// the API key's event
 		t.Error(out)
 	}
 	d.start(t)
 	d.attests(t)
 	for _, while := range []string{"serving", "stopped"} {
-		if out := d.run(t, "doctor"); !regexp.MustCompile(`ok +journal +3 records and their checkpoint are valid; all were checked`).MatchString(out) {
+		if out := d.run(t, "doctor"); !regexp.MustCompile(
+			`ok +journal +3 records and their checkpoint are valid; all were checked`).MatchString(out) {
 			t.Errorf("%s:\n%s", while, out)
 		}
 		if while == "serving" {
@@ -318,18 +327,23 @@ func TestDoctorSaysHowMuchOfTheJournalItHasChecked(t *testing.T) {
 func TestDoctorLooksAtTheSocketUnit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ answer, says string }{
-		"none":             {"UnitFileState=\nActiveState=inactive\n", `ok +certificate +none: .*on this machine only`},
-		"not enabled":      {"UnitFileState=disabled\nActiveState=inactive\nListen=[::]:443 (Stream)\n", `ok +certificate +none: .*on this machine only`},
-		"enabled and dead": {"UnitFileState=enabled\nActiveState=inactive\nListen=[::]:443 (Stream)\n", `fail +socket +attestd.socket is enabled, but inactive: clients cannot connect to \[::\]:443\n +→ systemctl stop attestd && systemctl start attestd.socket attestd`},
-		"failed":           {"UnitFileState=enabled\nActiveState=failed\nListen=[::]:443 (Stream)\n", `fail +socket +attestd.socket is enabled, but failed`},
-		"plain HTTP":       {"UnitFileState=enabled\nActiveState=active\nListen=[::]:443 (Stream)\n", `fail +certificate +none: the API would be plain HTTP on \[::\]:443, and API keys would cross the network unencrypted.*\n +→ set server.tls.cert`},
-		"this machine":     {"UnitFileState=enabled\nActiveState=active\nListen=127.0.0.1:443 (Stream)\nListen=/run/attestd/api.sock (Stream)\n", `ok +certificate +none: .*on this machine only`},
+		"none": {"UnitFileState=\nActiveState=inactive\n", `ok +certificate +none: .*on this machine only`},
+		"not enabled": {"UnitFileState=disabled\nActiveState=inactive\nListen=[::]:443 (Stream)\n",
+			`ok +certificate +none: .*on this machine only`},
+		"enabled and dead": {"UnitFileState=enabled\nActiveState=inactive\nListen=[::]:443 (Stream)\n",
+			`fail +socket +attestd.socket is enabled, but inactive: clients cannot connect to \[::\]:443\n +→ systemctl stop attestd && systemctl start attestd.socket attestd`},
+		"failed": {"UnitFileState=enabled\nActiveState=failed\nListen=[::]:443 (Stream)\n",
+			`fail +socket +attestd.socket is enabled, but failed`},
+		"plain HTTP": {"UnitFileState=enabled\nActiveState=active\nListen=[::]:443 (Stream)\n",
+			`fail +certificate +none: the API would be plain HTTP on \[::\]:443, and API keys would cross the network unencrypted.*\n +→ set server.tls.cert`},
+		"this machine": {"UnitFileState=enabled\nActiveState=active\nListen=127.0.0.1:443 (Stream)\nListen=/run/attestd/api.sock (Stream)\n", `ok +certificate +none: .*on this machine only`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newDaemonFolder(t)
 			bin := t.TempDir()
-			if err := os.WriteFile(filepath.Join(bin, "systemctl"), []byte("#!/bin/sh\ncat <<'E'\n"+c.answer+"E\n"), 0o700); err != nil {
+			if err := os.WriteFile(filepath.Join(bin, "systemctl"), []byte("#!/bin/sh\ncat <<'E'\n"+c.answer+"E\n"),
+				0o700); err != nil {
 				t.Fatal(err)
 			}
 			d.configure(fmt.Sprintf("PATH=%s:%s", bin, os.Getenv("PATH")))

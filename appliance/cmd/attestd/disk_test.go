@@ -138,7 +138,8 @@ func TestADiskThatFailsToSync(t *testing.T) {
 		"of the records":            {disktest.Faults{Sync: syscall.EIO, SyncOf: wal}, false},
 		"of the records, for space": {disktest.Faults{Sync: syscall.ENOSPC, SyncOf: wal}, false},
 		"of all":                    {disktest.Faults{Sync: syscall.EIO}, false},
-		"of the file to which they are brought from the write-ahead log": {disktest.Faults{Sync: syscall.EIO, SyncOf: archive.StoreFile}, true},
+		"of the file to which they are brought from the write-ahead log": {disktest.Faults{Sync: syscall.EIO,
+			SyncOf: archive.StoreFile}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -225,7 +226,8 @@ func TestTheKernelMakesTheDiskReadOnly(t *testing.T) {
 		t.Skipf("this kernel does not do so when asked: %v: %s", err, out)
 	}
 	for range 3 {
-		if _, status, code := d.attestation(t); status != http.StatusServiceUnavailable || code != string(appliance.CodeJournalUnavailable) {
+		if _, status, code := d.attestation(t); status != http.StatusServiceUnavailable ||
+			code != string(appliance.CodeJournalUnavailable) {
 			t.Errorf("status %d, code %q", status, code)
 		}
 		d.reads(t, made)

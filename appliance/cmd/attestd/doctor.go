@@ -93,7 +93,8 @@ func (a *app) subject() doctor.Subject {
 // meanwhile.
 func (a *app) examine(source config.Source) func(context.Context) any {
 	return func(ctx context.Context) any {
-		return newReport(doctor.Examine(ctx, doctor.Subject{Source: &source, Version: version(), Inspect: a.inspectToken, MeasureSync: a.measureSync}))
+		return newReport(doctor.Examine(ctx,
+			doctor.Subject{Source: &source, Version: version(), Inspect: a.inspectToken, MeasureSync: a.measureSync}))
 	}
 }
 

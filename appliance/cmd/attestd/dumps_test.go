@@ -75,7 +75,8 @@ func asNobody(t *testing.T) *daemonProcess {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(open) })
-	for _, args := range [][]string{{"cp", "-a", d.dir, open + "/appliance"}, {"cp", program, open + "/attestd"}, {"chown", "-R", fmt.Sprint(nobody), open}, {"chmod", "755", open}} {
+	for _, args := range [][]string{{"cp", "-a", d.dir, open + "/appliance"}, {"cp", program, open + "/attestd"},
+		{"chown", "-R", fmt.Sprint(nobody), open}, {"chmod", "755", open}} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v: %s", args, err, out)
 		}
@@ -87,7 +88,8 @@ func asNobody(t *testing.T) *daemonProcess {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(d.dir, name), regexp.MustCompile(regexp.QuoteMeta(was)).ReplaceAll(text, []byte(d.dir)), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(d.dir, name),
+			regexp.MustCompile(regexp.QuoteMeta(was)).ReplaceAll(text, []byte(d.dir)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -29,8 +29,10 @@ func TestDrillAttestationsGoOnWhileStrangersAreGreedy(t *testing.T) {
 	greedy.Go(func() { s.all(8, func(n int) { s.readAgainAndAgain(100+n, stop) }) })
 	greedy.Go(func() { s.resetAtOnce(50, stop) })
 	for began := time.Now(); time.Since(began) < 3*time.Second || !s.hadAll() && time.Since(began) < patience; {
-		body := fmt.Sprintf(`{"unspendableAddress":"%s","beneficiary":"%s"}`, randomRequest().UnspendableAddress, randomRequest().Beneficiary)
-		if resp, text := d.ask(t, http.MethodPost, "/functions/v1/attest", d.token, strings.NewReader(body)); resp.StatusCode != http.StatusOK {
+		body := fmt.Sprintf(`{"unspendableAddress":"%s","beneficiary":"%s"}`, randomRequest().UnspendableAddress,
+			randomRequest().Beneficiary)
+		if resp, text := d.ask(t, http.MethodPost, "/functions/v1/attest", d.token,
+			strings.NewReader(body)); resp.StatusCode != http.StatusOK {
 			t.Errorf("%s %s", resp.Status, text)
 		}
 	}
@@ -80,14 +82,17 @@ func TestACostlyQueryCountsAsManyOfItsCallersRate(t *testing.T) {
 	defer d.kill(t)
 	const counts = `{"query":"{ v2_stats_count { name value } }"}`
 	costly := `{"query":"{ a: v2_packets { data decoded traces { chain { display_name } } } b: v2_packets { c: data d: data e: data } }"}`
-	if resp, text := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(costly)); resp.StatusCode != http.StatusOK {
+	if resp, text := d.ask(t, http.MethodPost, daemon.GraphQLPath, "",
+		strings.NewReader(costly)); resp.StatusCode != http.StatusOK {
 		t.Fatalf("%s %.300s", resp.Status, text)
 	}
 	resp, text := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(counts))
-	if wait, err := strconv.Atoi(resp.Header.Get("Retry-After")); resp.StatusCode != http.StatusTooManyRequests || err != nil || wait <= price {
+	if wait, err := strconv.Atoi(resp.Header.Get("Retry-After")); resp.StatusCode != http.StatusTooManyRequests ||
+		err != nil || wait <= price {
 		t.Errorf("after a costly query: %s, Retry-After %q %s", resp.Status, resp.Header.Get("Retry-After"), text)
 	}
-	if resp, text := d.ask(t, http.MethodPost, daemon.GraphQLPath, d.token, strings.NewReader(counts)); resp.StatusCode != http.StatusOK {
+	if resp, text := d.ask(t, http.MethodPost, daemon.GraphQLPath, d.token,
+		strings.NewReader(counts)); resp.StatusCode != http.StatusOK {
 		t.Errorf("by an API key: %s %s", resp.Status, text)
 	}
 }

@@ -85,15 +85,18 @@ different.`,
 				return err
 			}
 			if made && result.TokenCreated {
-				a.say("The security officer's PIN of the new token is %s. Store it separately; it is not shown again.", soPIN)
+				a.say("The security officer's PIN of the new token is %s. Store it separately; it is not shown again.",
+					soPIN)
 			}
 			if result.Created && len(c.HSM.URIs) > 1 {
-				a.say("The other tokens lack this key. Copy it to them with the HSM vendor's tools, then check all tokens: attestd doctor")
+				a.say(
+					"The other tokens lack this key. Copy it to them with the HSM vendor's tools, then check all tokens: attestd doctor")
 			}
 			return a.print(result, func(w io.Writer) { writeInit(w, result) })
 		},
 	}
-	cmd.Flags().StringVar(&soPINFile, "so-pin-file", "", "file with the security officer's PIN for a new token; - for standard input")
+	cmd.Flags().StringVar(&soPINFile, "so-pin-file", "",
+		"file with the security officer's PIN for a new token; - for standard input")
 	tokenFlag(cmd, &which)
 	return cmd
 }
@@ -172,7 +175,8 @@ func newHSMInspect(a *app) *cobra.Command {
 					status.LastError = err.Error()
 				}
 				return a.printJSON(doctor.Inspection{
-					Status: status, WrongPIN: isWrongPIN(err), NotFound: errors.Is(err, hsm.ErrNotFound), NoToken: errors.Is(err, hsm.ErrNoToken),
+					Status: status, WrongPIN: isWrongPIN(err), NotFound: errors.Is(err, hsm.ErrNotFound),
+					NoToken:   errors.Is(err, hsm.ErrNoToken),
 					OtherKeys: errors.Is(err, hsm.ErrOtherKeys),
 				})
 			})
@@ -202,20 +206,21 @@ the command prints the setting journal.key.`,
 			if algorithm != "secp256k1" && algorithm != string(hsm.Ed25519) {
 				return usagef(cmd, "--algorithm must be secp256k1 or ed25519, not %q", algorithm)
 			}
-			return a.withToken(cmd, which, []string{"hsm", "keygen", "--label", label, "--algorithm", algorithm}, func(opts hsm.Options) error {
-				if algorithm == string(hsm.Ed25519) {
-					opts.Algorithm = hsm.Ed25519
-				}
-				key, err := hsm.Keygen(cmd.Context(), opts, label)
-				if err != nil {
-					return err
-				}
-				if opts.Algorithm == hsm.Ed25519 {
-					opts.URI.Object, opts.URI.ID = label, nil
-					return a.print(key, func(w io.Writer) { writeNewLogKey(w, opts.URI, key) })
-				}
-				return a.print(key, func(w io.Writer) { writeNewKey(w, a.keysWith(opts.URI, key), key) })
-			})
+			return a.withToken(cmd, which, []string{"hsm", "keygen", "--label", label, "--algorithm", algorithm},
+				func(opts hsm.Options) error {
+					if algorithm == string(hsm.Ed25519) {
+						opts.Algorithm = hsm.Ed25519
+					}
+					key, err := hsm.Keygen(cmd.Context(), opts, label)
+					if err != nil {
+						return err
+					}
+					if opts.Algorithm == hsm.Ed25519 {
+						opts.URI.Object, opts.URI.ID = label, nil
+						return a.print(key, func(w io.Writer) { writeNewLogKey(w, opts.URI, key) })
+					}
+					return a.print(key, func(w io.Writer) { writeNewKey(w, a.keysWith(opts.URI, key), key) })
+				})
 		},
 	}
 	cmd.Flags().StringVar(&label, "label", "", "label of the new key (required)")
@@ -282,7 +287,8 @@ func writeNewLogKey(w io.Writer, uri hsm.URI, k hsm.KeyInfo) {
 // writeNewKey shows an additional attestor key and the settings that name all keys.
 func writeNewKey(w io.Writer, keys []config.AttestorKey, k hsm.KeyInfo) {
 	fields(w, [][2]string{{"key", k.Label}, {"id", k.ID}, {"public key", k.PublicKey}, {"address", k.Address.String()}})
-	fmt.Fprint(w, "\nTo sign with both keys, replace uri, uris and address under hsm with these lines, then run attestd reload:\n\n")
+	fmt.Fprint(w,
+		"\nTo sign with both keys, replace uri, uris and address under hsm with these lines, then run attestd reload:\n\n")
 	config.WriteKeys(w, keys)
 }
 
@@ -307,7 +313,8 @@ func (a *app) keysWith(token hsm.URI, made hsm.KeyInfo) (keys []config.AttestorK
 	if !appliance.ValidAttestorKeyName(name) {
 		name = "NAME"
 	}
-	return append(keys, config.AttestorKey{Name: name, State: appliance.AttestorKeyActive, URI: token.String(), Address: made.Address.String()})
+	return append(keys, config.AttestorKey{Name: name, State: appliance.AttestorKeyActive, URI: token.String(),
+		Address: made.Address.String()})
 }
 
 func writeStatus(w io.Writer, s hsm.Status) {
@@ -327,17 +334,20 @@ func writeStatus(w io.Writer, s hsm.Status) {
 	fields(w, append([][2]string{
 		{"ready", yes[s.Ready]},
 		{"module", s.Module.Path},
-		{"", s.Module.Description + " " + s.Module.Version + " (" + s.Module.Manufacturer + ", PKCS#11 " + s.Module.Cryptoki + ")"},
+		{"", s.Module.Description + " " + s.Module.Version + " (" + s.Module.Manufacturer + ", PKCS#11 " +
+			s.Module.Cryptoki + ")"},
 		{"token", fmt.Sprintf("%s (serial %s)", s.Token.Label, s.Token.Serial)},
 		{"", fmt.Sprintf("%s %s, slot %d", s.Token.Manufacturer, s.Token.Model, s.Token.Slot)},
 		{"PIN", pinState(s.Token)},
 		{"mechanisms", strings.Join(s.Token.Mechanisms, ", ")},
 		{"key", fmt.Sprintf("%s (id %s, %s)", s.Key.Label, orDash(s.Key.ID), s.Key.Curve)},
-		{"key policy", fmt.Sprintf("sensitive %s, extractable %s, may sign %s", yes[s.Key.Sensitive], yes[s.Key.Extractable], yes[s.Key.Sign])},
+		{"key policy", fmt.Sprintf("sensitive %s, extractable %s, may sign %s", yes[s.Key.Sensitive],
+			yes[s.Key.Extractable], yes[s.Key.Sign])},
 		{"address", address},
 		{"sessions", sessionsShown(s.Session)},
 		{"worker", workerState(s)},
-		{"signatures", fmt.Sprintf("%d made, %d wrong and withheld, %d repairs", s.Signatures, s.WrongSignatures, s.Repairs)},
+		{"signatures",
+			fmt.Sprintf("%d made, %d wrong and withheld, %d repairs", s.Signatures, s.WrongSignatures, s.Repairs)},
 	}, told("last error", s.LastError+" "+text.Time(s.LastErrorTime))...))
 }
 
@@ -394,7 +404,8 @@ func viewBench(results []hsm.BenchResult) []benchView {
 func writeBench(w io.Writer, results []hsm.BenchResult) {
 	rows := make([][]string, len(results))
 	for i, r := range results {
-		rows[i] = []string{fmt.Sprint(r.Sessions), fmt.Sprintf("%.0f", r.PerSecond), fmt.Sprintf("%.0f µs", r.CPUMicros), r.P50.Round(time.Microsecond).String(), r.P99.Round(time.Microsecond).String()}
+		rows[i] = []string{fmt.Sprint(r.Sessions), fmt.Sprintf("%.0f", r.PerSecond), fmt.Sprintf("%.0f µs",
+			r.CPUMicros), r.P50.Round(time.Microsecond).String(), r.P99.Round(time.Microsecond).String()}
 	}
 	table(w, "SESSIONS\tSIGNATURES/S\tCPU EACH\tP50\tP99", rows)
 }

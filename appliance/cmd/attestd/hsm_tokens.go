@@ -21,7 +21,8 @@ import (
 )
 
 func tokenFlag(cmd *cobra.Command, which *string) {
-	cmd.Flags().StringVar(which, "token", "", "token of hsm.uris or hsm.keys: its position, from 1, its label, or the name of its key")
+	cmd.Flags().StringVar(which, "token", "",
+		"token of hsm.uris or hsm.keys: its position, from 1, its label, or the name of its key")
 }
 
 // chooseToken finds the token that --token names. It returns the command line with that flag, for a child process.
@@ -70,9 +71,11 @@ func tokenMeant(c *config.Config, uris []hsm.URI, which string) (int, error) {
 		return meant[0], nil
 	}
 	if which == "" {
-		return 0, fmt.Errorf("%s has several tokens: choose one with --token: %s", severalIn(c), strings.Join(names, ", "))
+		return 0,
+			fmt.Errorf("%s has several tokens: choose one with --token: %s", severalIn(c), strings.Join(names, ", "))
 	}
-	return 0, fmt.Errorf("--token %s matches %d of the configured tokens: %s", which, len(meant), strings.Join(names, ", "))
+	return 0,
+		fmt.Errorf("--token %s matches %d of the configured tokens: %s", which, len(meant), strings.Join(names, ", "))
 }
 
 // severalIn returns the setting that names several tokens.
@@ -139,7 +142,8 @@ func (a *app) inspectKey(ctx context.Context, k config.AttestorKey, position int
 		if err == nil && found.LastError != "" {
 			err = errors.New(found.LastError)
 		}
-		one := hsm.Standing{KeyName: k.Name, Position: position + i, Name: uri.Token, State: hsm.TokenReady, Since: time.Now().UTC(), Status: found.Status}
+		one := hsm.Standing{KeyName: k.Name, Position: position + i, Name: uri.Token, State: hsm.TokenReady,
+			Since: time.Now().UTC(), Status: found.Status}
 		if err != nil {
 			one.State, one.Reason = hsm.TokenFailing, err.Error()
 			failures = append(failures, fmt.Errorf("token %d, %s: %w", position+i, uri.Token, err))
@@ -191,14 +195,16 @@ func writeTokens(w io.Writer, s hsm.Status) {
 		if one.Ready {
 			ready++
 		}
-		rows = append(rows, []string{fmt.Sprint(one.Position), one.Name, one.State, fmt.Sprint(one.Signatures), fmt.Sprint(one.HandedOver), text.Time(one.Since)})
+		rows = append(rows, []string{fmt.Sprint(one.Position), one.Name, one.State, fmt.Sprint(one.Signatures),
+			fmt.Sprint(one.HandedOver), text.Time(one.Since)})
 	}
 	state := map[bool]string{true: "yes", false: "no"}[s.Ready]
 	total := [][2]string{{"ready", fmt.Sprintf("%s, %d of %d tokens", state, ready, len(s.Tokens))}}
 	if s.Key.Address != nil {
 		total = append(total, [2]string{"address", s.Key.Address.String()})
 	}
-	total = append(total, [2]string{"signatures", fmt.Sprintf("%d made, %d wrong and withheld, %d repairs", s.Signatures, s.WrongSignatures, s.Repairs)})
+	total = append(total, [2]string{"signatures",
+		fmt.Sprintf("%d made, %d wrong and withheld, %d repairs", s.Signatures, s.WrongSignatures, s.Repairs)})
 	fields(w, total)
 	fmt.Fprintln(w)
 	table(w, "TOKEN\tLABEL\tSTATE\tSIGNATURES\tHANDED OVER\tSINCE", rows)

@@ -63,14 +63,16 @@ func askEverything(t *testing.T, d *daemonProcess) {
 	t.Helper()
 	for path, body := range map[string]string{
 		"/healthz": "", "/readyz": "", "/graphiql": "", "/nowhere": "",
-		daemon.GraphQLPath:     `{"query":"query Q @cached(ttl: 1) { v2_stats_count { name value } }"}`,
-		"/functions/v1/attest": fmt.Sprintf(`{"unspendableAddress":%q,"beneficiary":%q}`, devUnspendable, devBeneficiary),
+		daemon.GraphQLPath: `{"query":"query Q @cached(ttl: 1) { v2_stats_count { name value } }"}`,
+		"/functions/v1/attest": fmt.Sprintf(`{"unspendableAddress":%q,"beneficiary":%q}`, devUnspendable,
+			devBeneficiary),
 	} {
 		method := http.MethodGet
 		if body != "" {
 			method = http.MethodPost
 		}
-		if resp, text := d.ask(t, method, path, d.token, strings.NewReader(body)); resp.StatusCode != http.StatusOK && path != "/nowhere" {
+		if resp, text := d.ask(t, method, path, d.token, strings.NewReader(body)); resp.StatusCode != http.StatusOK &&
+			path != "/nowhere" {
 			t.Fatalf("%s: %s %s", path, resp.Status, text)
 		}
 	}

@@ -60,7 +60,8 @@ func deployAttested(t *testing.T, attestor common.Address) (*attestedContract, e
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, a.address, _, err = runtime.Create(append(hexutil.MustDecode(compiled.Bytecode), argument...), &runtime.Config{State: a.state})
+	_, a.address, _, err = runtime.Create(append(hexutil.MustDecode(compiled.Bytecode), argument...),
+		&runtime.Config{State: a.state})
 	return a, err
 }
 
@@ -85,7 +86,8 @@ func TestIntegratorsContractAcceptsTheAppliancesAttestations(t *testing.T) {
 	d.start(t)
 	t.Cleanup(func() { d.kill(t) })
 	request := appliance.Request{
-		UnspendableAddress: appliance.Address(common.HexToAddress(unspendableExample)), Beneficiary: appliance.Address(common.HexToAddress(beneficiaryExample)),
+		UnspendableAddress: appliance.Address(common.HexToAddress(unspendableExample)),
+		Beneficiary:        appliance.Address(common.HexToAddress(beneficiaryExample)),
 	}
 	c, err := client.New(d.url, d.token, client.Options{})
 	if err != nil {
@@ -105,7 +107,8 @@ func TestIntegratorsContractAcceptsTheAppliancesAttestations(t *testing.T) {
 	}
 	signature := made.Signature.Bytes()
 	r, s, v := [32]byte(signature[:32]), [32]byte(signature[32:64]), signature[64]
-	upper := [32]byte(new(big.Int).Sub(crypto.S256().Params().N, new(big.Int).SetBytes(s[:])).FillBytes(make([]byte, 32)))
+	upper := [32]byte(new(big.Int).Sub(crypto.S256().Params().N,
+		new(big.Int).SetBytes(s[:])).FillBytes(make([]byte, 32)))
 	yes := common.Hash{31: 1}
 	for name, test := range map[string]struct {
 		beneficiary common.Address
@@ -120,7 +123,8 @@ func TestIntegratorsContractAcceptsTheAppliancesAttestations(t *testing.T) {
 		"v 0 or 1":                  {beneficiary, r, s, v - 27, false},
 		"no r: ecrecover says zero": {beneficiary, [32]byte{}, s, v, false},
 	} {
-		if good := a.asks(t, "isAttested", unspendable, test.beneficiary, test.r, test.s, test.v) == yes; good != test.good {
+		if good := a.asks(t, "isAttested", unspendable, test.beneficiary, test.r, test.s,
+			test.v) == yes; good != test.good {
 			t.Errorf("%s: accepted %v", name, good)
 		}
 	}

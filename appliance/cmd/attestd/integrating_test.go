@@ -35,9 +35,11 @@ var examples = map[string]func(t *testing.T, folder, source string) (command []s
 		}
 		clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
 		clienttest.Require(t, compiler, "make clients")
-		written(t, folder, "node.d.ts", "declare const process: { argv: string[]; env: Record<string, string | undefined> }\n")
+		written(t, folder, "node.d.ts",
+			"declare const process: { argv: string[]; env: Record<string, string | undefined> }\n")
 		file := written(t, folder, "example.mts", source)
-		built(t, "node", compiler, "--strict", "--target", "es2022", "--module", "es2022", "--moduleResolution", "bundler", "--lib", "es2022,dom",
+		built(t, "node", compiler, "--strict", "--target", "es2022", "--module", "es2022", "--moduleResolution",
+			"bundler", "--lib", "es2022,dom",
 			"--moduleDetection", "force", file, filepath.Join(folder, "node.d.ts"))
 		return []string{"node", filepath.Join(folder, "example.mjs")}
 	},
@@ -48,7 +50,8 @@ var examples = map[string]func(t *testing.T, folder, source string) (command []s
 	"go": func(t *testing.T, folder, source string) []string {
 		program := filepath.Join(folder, "example")
 		build := []string{"build", "-o", program}
-		if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		if info, ok := debug.ReadBuildInfo(); ok &&
+			slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 			build = append(build, "-race") // like this test, so that its packages are compiled already
 		}
 		built(t, "go", append(build, written(t, folder, "example.go", source))...)
@@ -153,7 +156,8 @@ func TestIntegratorsExamplesWork(t *testing.T) {
 	d.start(t)
 	t.Cleanup(func() { d.kill(t) })
 	attestor := attestorOf(t, d)
-	trusted := []string{"ATTESTOR_PUBLIC_KEY=" + attestor.PublicKey, "ATTESTOR_ADDRESS=" + attestor.SignerAddress.String()}
+	trusted := []string{"ATTESTOR_PUBLIC_KEY=" + attestor.PublicKey,
+		"ATTESTOR_ADDRESS=" + attestor.SignerAddress.String()}
 	for language, prepare := range examples {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
@@ -166,18 +170,22 @@ func TestIntegratorsExamplesWork(t *testing.T) {
 				fails    string // expected error; empty if it succeeds
 				requests int
 			}{
-				{"it gets through failures", []http.HandlerFunc{breaks, refuses(429, "rate_limited", "1"), refuses(503, "overloaded", "1")}, d.token, trusted, "", 4},
-				{"it waits no longer than its deadline", []http.HandlerFunc{refuses(503, "overloaded", "86400")}, d.token, trusted, "overloaded", 1},
+				{"it gets through failures", []http.HandlerFunc{breaks, refuses(429, "rate_limited", "1"),
+					refuses(503, "overloaded", "1")}, d.token, trusted, "", 4},
+				{"it waits no longer than its deadline", []http.HandlerFunc{refuses(503, "overloaded", "86400")},
+					d.token, trusted, "overloaded", 1},
 				{"it repeats nothing that is refused", nil, "ak_none", trusted, "invalid_api_key", 1},
 				{
 					"it trusts no other attestor", nil, d.token,
-					[]string{"ATTESTOR_PUBLIC_KEY=" + otherPublicKey, "ATTESTOR_ADDRESS=" + otherAddress}, "do not use it", 1,
+					[]string{"ATTESTOR_PUBLIC_KEY=" + otherPublicKey, "ATTESTOR_ADDRESS=" + otherAddress},
+					"do not use it", 1,
 				},
 			} {
 				t.Run(c.name, func(t *testing.T) {
 					t.Parallel()
 					f, id := &front{first: c.first}, strings.ReplaceAll(language+" "+c.name, " ", "-")
-					environ := append([]string{"ATTESTD_URL=" + f.serve(t, d.url), "ATTESTD_API_KEY=" + c.apiKey}, c.trusts...)
+					environ := append([]string{"ATTESTD_URL=" + f.serve(t, d.url), "ATTESTD_API_KEY=" + c.apiKey},
+						c.trusts...)
 					out, complaint, err := integrate(t, command, id, environ)
 					if (err != nil) != (c.fails != "") || !strings.Contains(complaint, c.fails) {
 						t.Fatalf("%v: %s", err, complaint)
@@ -199,7 +207,8 @@ func integrate(t *testing.T, command []string, id string, environ []string) (out
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, command[0], append(command[1:len(command):len(command)], unspendableExample, beneficiaryExample, id)...)
+	cmd := exec.CommandContext(ctx, command[0],
+		append(command[1:len(command):len(command)], unspendableExample, beneficiaryExample, id)...)
 	cmd.Env = append(os.Environ(), environ...)
 	cmd.WaitDelay = 5 * time.Second
 	out, err = cmd.Output()
@@ -220,7 +229,8 @@ func checkIntegrated(t *testing.T, out []byte, signer appliance.Address) {
 	var transfers []struct {
 		SortOrder string `json:"sort_order"`
 	}
-	if err := json.Unmarshal([]byte(second), &transfers); err != nil || len(transfers) != 1 || transfers[0].SortOrder == "" {
+	if err := json.Unmarshal([]byte(second), &transfers); err != nil || len(transfers) != 1 ||
+		transfers[0].SortOrder == "" {
 		t.Errorf("it printed the transfers %s, %v", second, err)
 	}
 }
@@ -245,7 +255,8 @@ func TestTheClientsExampleIsThatOfTheDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := strings.NewReplacer("package main\n", "package client_test\n", "func main() {", "func Example() {").Replace(exampleIn(t, "go"))
+	want := strings.NewReplacer("package main\n", "package client_test\n", "func main() {",
+		"func Example() {").Replace(exampleIn(t, "go"))
 	if string(example) != want {
 		t.Errorf("api/client/example_test.go is not the block of docs/integrating.md, but for package and main")
 	}

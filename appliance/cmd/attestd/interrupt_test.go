@@ -21,7 +21,8 @@ import (
 func TestAnInterruptedCopySaysWhatItHasKept(t *testing.T) {
 	t.Parallel()
 	var stderr bytes.Buffer
-	interrupted := interruptedError{fmt.Errorf("store copy: %w", &archive.Interrupted{Kept: 1000, Of: 2500, Cause: errors.New("signal")})}
+	interrupted := interruptedError{fmt.Errorf("store copy: %w",
+		&archive.Interrupted{Kept: 1000, Of: 2500, Cause: errors.New("signal")})}
 	if status := exitStatus(&stderr, interrupted, false); status != 130 {
 		t.Errorf("exit status %d, want 130", status)
 	}
@@ -33,24 +34,25 @@ func TestAnInterruptedCopySaysWhatItHasKept(t *testing.T) {
 // stuck is a daemon that answers slowly and never completes an answer.
 func stuck(t *testing.T, l net.Listener, asked chan<- string) {
 	t.Helper()
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/status":
-			io.WriteString(w, `{"version":"x"}`)
-			return
-		case "/log/checkpoint":
-			io.WriteString(w, "example.com/log\n1\n"+strings.Repeat("A", 43)+"=\n")
-			return
-		case "/replica":
-			io.WriteString(w, `{"rows":{}}`)
-			return
-		}
-		_ = http.NewResponseController(w).EnableFullDuplex()
-		w.WriteHeader(http.StatusOK)
-		_ = http.NewResponseController(w).Flush()
-		asked <- r.URL.Path
-		<-r.Context().Done()
-	})}
+	server := &http.Server{ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/status":
+				io.WriteString(w, `{"version":"x"}`)
+				return
+			case "/log/checkpoint":
+				io.WriteString(w, "example.com/log\n1\n"+strings.Repeat("A", 43)+"=\n")
+				return
+			case "/replica":
+				io.WriteString(w, `{"rows":{}}`)
+				return
+			}
+			_ = http.NewResponseController(w).EnableFullDuplex()
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			asked <- r.URL.Path
+			<-r.Context().Done()
+		})}
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
 }
@@ -70,9 +72,11 @@ func TestCtrlCEndsWhatTakesLong(t *testing.T) {
 		"log list":       {[]string{"log", "list"}, "interrupted; no files are left over"},
 		"replica export": {[]string{"replica", "export", "rows.ndjson.zst"}, "rows.ndjson.zst was not written"},
 		"replica verify": {[]string{"replica", "verify"}, "no result; the data is unchanged"},
-		"made-up data":   {[]string{"replica", "generate"}, "0 rows are in the replica; run the same command again to continue"},
-		"hsm status":     {[]string{"hsm", "status"}, "interrupted; no files are left over"},
-		"attest": {[]string{"attest", "--unspendable", devUnspendable, "--beneficiary", devBeneficiary, "--idempotency-key", "my own"},
+		"made-up data": {[]string{"replica", "generate"},
+			"0 rows are in the replica; run the same command again to continue"},
+		"hsm status": {[]string{"hsm", "status"}, "interrupted; no files are left over"},
+		"attest": {[]string{"attest", "--unspendable", devUnspendable, "--beneficiary", devBeneficiary,
+			"--idempotency-key", "my own"},
 			"the attestation may exist: to get the same one, repeat the command with --idempotency-key 'my own'"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -94,7 +98,8 @@ func TestCtrlCEndsWhatTakesLong(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = cmd.Wait()
-			if got := cmd.ProcessState.ExitCode(); got != exitInterrupted || !strings.Contains(stderr.String(), test.says) {
+			if got := cmd.ProcessState.ExitCode(); got != exitInterrupted ||
+				!strings.Contains(stderr.String(), test.says) {
 				t.Errorf("exit status %d and %q, want %d and %q", got, stderr.String(), exitInterrupted, test.says)
 			}
 			nothingLeft(t, dir)

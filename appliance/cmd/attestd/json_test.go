@@ -27,7 +27,8 @@ func jsonForm(ts *testscript.TestScript, negated bool, args []string) {
 var (
 	camelCase = regexp.MustCompile(`^[a-z][a-zA-Z0-9]*$`)
 	hexHash   = regexp.MustCompile(`^(0x)?[0-9a-f]{64}$`)
-	moments   = []string{"time", "created", "expires", "lastUsed", "revoked", "started", "since", "updated", "newest", "oldest", "inStep", "backfilled"}
+	moments   = []string{"time", "created", "expires", "lastUsed",
+		"revoked", "started", "since", "updated", "newest", "oldest", "inStep", "backfilled"}
 )
 
 // faultsOf lists deviations from the form, with their paths.
@@ -46,7 +47,8 @@ func faultsOf(path string, v any) (faults []string) {
 		}
 	case string:
 		name := path[strings.LastIndex(path, ".")+1:]
-		if isHash := strings.HasSuffix(strings.ToLower(name), "hash") || name == "hashes"; isHash && !hexHash.MatchString(v) {
+		if isHash := strings.HasSuffix(strings.ToLower(name), "hash") || name == "hashes"; isHash &&
+			!hexHash.MatchString(v) {
 			faults = append(faults, fmt.Sprintf("%s: hash %q", path, v))
 		}
 		if _, err := time.Parse(time.RFC3339, v); slices.Contains(moments, name) && err != nil {

@@ -51,11 +51,16 @@ only its SHA-256. Key names are unique among keys that are not revoked.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&name, "name", "", "name of the key's holder or purpose; unique (required)")
-	f.StringVar(&rate, "rate", "default", "maximum rate of requests: N/s, N/m, N/h, unlimited, or default for limits.default_rate")
-	f.StringVar(&expires, "expires", "", "expiry: a duration from now such as 90d or 12h, a date such as 2027-01-31 (00:00 UTC), or a time such as 2027-01-31T12:00:00Z")
-	f.StringSliceVar(&scopes, "scope", nil, "permitted use: attest, graphql, or cosign (sign as a member of a quorum); may be repeated (default: attest and graphql)")
-	f.StringSliceVar(&allowFrom, "allow-from", nil, "client networks that may use the key, such as 10.1.0.0/16; may be repeated (default: any)")
-	f.StringVar(&attestor, "attestor", "", "name of the attestor key of hsm.keys that signs for it (default: the first active key)")
+	f.StringVar(&rate, "rate", "default",
+		"maximum rate of requests: N/s, N/m, N/h, unlimited, or default for limits.default_rate")
+	f.StringVar(&expires, "expires", "",
+		"expiry: a duration from now such as 90d or 12h, a date such as 2027-01-31 (00:00 UTC), or a time such as 2027-01-31T12:00:00Z")
+	f.StringSliceVar(&scopes, "scope", nil,
+		"permitted use: attest, graphql, or cosign (sign as a member of a quorum); may be repeated (default: attest and graphql)")
+	f.StringSliceVar(&allowFrom, "allow-from", nil,
+		"client networks that may use the key, such as 10.1.0.0/16; may be repeated (default: any)")
+	f.StringVar(&attestor, "attestor", "",
+		"name of the attestor key of hsm.keys that signs for it (default: the first active key)")
 	return cmd
 }
 
@@ -88,7 +93,8 @@ func keyRequest(name, rate, expires string, scopes, allowFrom []string) (req app
 }
 
 // keyFlags maps fields of a key request to the flags that set them.
-var keyFlags = map[string]string{"name": "--name", "scopes": "--scope", "attestor": "--attestor", "expires": "--expires"}
+var keyFlags = map[string]string{"name": "--name", "scopes": "--scope", "attestor": "--attestor",
+	"expires": "--expires"}
 
 // checkKeyRequest validates a request as the appliance does. Its error names the flag.
 func checkKeyRequest(req appliance.KeyRequest, now time.Time) error {
@@ -165,12 +171,14 @@ attestation as before.
 					return err
 				}
 				return a.print(viewKey(key), func(w io.Writer) {
-					fmt.Fprintf(w, "API key %s (%s) is bound to %s.\n", key.ID, key.Name, cmp.Or(key.Attestor, "the default attestor key"))
+					fmt.Fprintf(w, "API key %s (%s) is bound to %s.\n", key.ID, key.Name,
+						cmp.Or(key.Attestor, "the default attestor key"))
 				})
 			})
 		},
 	}
-	cmd.Flags().StringVar(&attestor, "attestor", "", "name of the attestor key of hsm.keys; empty for the default key (required)")
+	cmd.Flags().StringVar(&attestor, "attestor", "",
+		"name of the attestor key of hsm.keys; empty for the default key (required)")
 	return cmd
 }
 
@@ -191,7 +199,8 @@ cannot be restored. At a terminal, the command asks for confirmation unless --ye
 					return err
 				}
 				if !yes && isTerminal(a.in) {
-					if err := a.confirm(cmd.Context(), "Revoke API key %s (%s) permanently?", key.ID, key.Name); err != nil {
+					if err := a.confirm(cmd.Context(), "Revoke API key %s (%s) permanently?", key.ID,
+						key.Name); err != nil {
 						return err
 					}
 				}
@@ -249,9 +258,11 @@ func findKey(ctx context.Context, o backend, given string) (appliance.APIKey, er
 	case 1:
 		return named[0], nil
 	case 0:
-		return appliance.APIKey{}, appliance.Errorf(appliance.CodeNotFound, "no API key %q; list the keys with: attestd key list", given)
+		return appliance.APIKey{},
+			appliance.Errorf(appliance.CodeNotFound, "no API key %q; list the keys with: attestd key list", given)
 	}
-	return appliance.APIKey{}, fmt.Errorf("%d API keys have the name %q: give the ID of one of them, from: attestd key list", len(named), given)
+	return appliance.APIKey{}, fmt.Errorf(
+		"%d API keys have the name %q: give the ID of one of them, from: attestd key list", len(named), given)
 }
 
 // keyView is an API key as commands show it.
@@ -271,7 +282,8 @@ func (a *app) printKeys(keys []appliance.APIKey) error {
 	for i, k := range keys {
 		v := viewKey(k)
 		views[i] = v
-		rows[i] = []string{v.ID, v.Name, string(v.State), join(v.Scopes), v.Rate.String(), orDash(join(v.AllowFrom)), text.Time(v.Created), orDash(text.Time(v.Expires)), orDash(text.Time(v.LastUsed))}
+		rows[i] = []string{v.ID, v.Name, string(v.State), join(v.Scopes), v.Rate.String(), orDash(join(v.AllowFrom)),
+			text.Time(v.Created), orDash(text.Time(v.Expires)), orDash(text.Time(v.LastUsed))}
 		if bound {
 			rows[i] = append(rows[i], orDash(v.Attestor))
 		}

@@ -103,7 +103,8 @@ func makeToken(folder softhsm.Folder) error {
 	cmd := exec.Command("attestd", "hsm", "init", "--so-pin-file", filepath.Join(filepath.Dir(folder.Conf), "so-pin"))
 	uri := folder.URI(devToken, devObject)
 	cmd.Env = append(os.Environ(), softhsm.ConfVariable+"="+folder.Conf, config.EnvName("hsm.uri")+"="+uri.String(),
-		config.EnvName("journal.origin")+"=attestd.invalid/dev", config.EnvName("data_dir")+"="+filepath.Dir(folder.Conf))
+		config.EnvName("journal.origin")+"=attestd.invalid/dev",
+		config.EnvName("data_dir")+"="+filepath.Dir(folder.Conf))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("make a token: %w\n%s", err, out)
 	}
@@ -129,7 +130,8 @@ func (d *daemonProcess) newAttestorKey(tb testing.TB) {
 func (d *daemonProcess) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(cmp.Or(d.program, "attestd"), args...)
 	cmd.Env = slices.Concat(os.Environ(), d.environ, []string{
-		"ATTESTD_CONFIG=" + filepath.Join(d.dir, "attestd.yaml"), softhsm.ConfVariable + "=" + filepath.Join(d.dir, "softhsm2.conf"),
+		"ATTESTD_CONFIG=" + filepath.Join(d.dir, "attestd.yaml"),
+		softhsm.ConfVariable + "=" + filepath.Join(d.dir, "softhsm2.conf"),
 	})
 	return cmd
 }

@@ -95,7 +95,8 @@ func buildLastTry(t *testing.T) string {
 	if err := os.WriteFile(source, []byte(lastTry), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	compile := exec.Command("gcc", "-shared", "-fPIC", "-I", strings.TrimSpace(string(headers)), "-o", module, source, "-ldl")
+	compile := exec.Command("gcc", "-shared", "-fPIC", "-I", strings.TrimSpace(string(headers)), "-o", module, source,
+		"-ldl")
 	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

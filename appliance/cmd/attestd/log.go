@@ -25,7 +25,8 @@ func newLog(a *app) *cobra.Command {
 		`The journal holds every attestation ever issued, as leaves of a Merkle tree (RFC 6962) with a signed root
 (C2SP tlog-checkpoint). While the daemon runs, these commands use its admin socket; otherwise they read the
 files.`,
-		newLogList(a), newLogShow(a), newLogVerify(a), newLogExport(a), newLogCheckpoint(a), newLogProve(a), newLogAcceptLoss(a), newLogRotateKey(a))
+		newLogList(a), newLogShow(a), newLogVerify(a), newLogExport(a), newLogCheckpoint(a), newLogProve(a),
+		newLogAcceptLoss(a), newLogRotateKey(a))
 }
 
 const logListLong = `List attestations and events, newest first.
@@ -82,17 +83,21 @@ func newLogList(a *app) *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVar(&q.EventsOnly, "events", false, "only events: actions of operators and incidents")
 	f.BoolVar(&q.AttestationsOnly, "attestations", false, "only attestations")
-	f.BoolVar(&redeemed, "redeemed", false, "only attestations that a contract of chain.contracts has redeemed, with time and amount")
+	f.BoolVar(&redeemed, "redeemed", false,
+		"only attestations that a contract of chain.contracts has redeemed, with time and amount")
 	f.BoolVar(&unredeemed, "unredeemed", false, "only attestations that have not been redeemed")
 	f.BoolVarP(&follow, "follow", "f", false, "continue with new records")
 	f.StringVar(&q.KeyID, "key", "", "only attestations requested with this API key: its ID or its name")
 	f.StringVar(&hash, "hash", "", "only attestations with this hash")
 	f.StringVar(&unspendable, "unspendable", "", "only attestations for this unspendable address")
-	f.StringVar(&beneficiary, "beneficiary", "", "only attestations for this beneficiary; reads all others, too, so give --since or --key if the journal is large")
-	f.StringVar(&since, "since", "", "only from this time: a time such as 2026-01-31T12:00:00Z, a date (00:00 UTC), or a duration before now such as 30d or 24h")
+	f.StringVar(&beneficiary, "beneficiary", "",
+		"only attestations for this beneficiary; reads all others, too, so give --since or --key if the journal is large")
+	f.StringVar(&since, "since", "",
+		"only from this time: a time such as 2026-01-31T12:00:00Z, a date (00:00 UTC), or a duration before now such as 30d or 24h")
 	f.StringVar(&until, "until", "", "only before this time, in the same forms")
 	f.Int64Var(&q.Before, "before", 0, "only indexes below this number: for the next page, give the last index shown")
-	f.IntVar(&q.Limit, "limit", appliance.DefaultListed, fmt.Sprintf("maximum number of records (1 to %d)", appliance.MaxListed))
+	f.IntVar(&q.Limit, "limit", appliance.DefaultListed,
+		fmt.Sprintf("maximum number of records (1 to %d)", appliance.MaxListed))
 	return cmd
 }
 
@@ -152,7 +157,8 @@ func (a *app) list(cmd *cobra.Command, q appliance.JournalQuery) error {
 }
 
 // listOfBeneficiary lists the attestations of a beneficiary. It reads every record that the rest of the query selects.
-func (a *app) listOfBeneficiary(cmd *cobra.Command, q appliance.JournalQuery, beneficiary string, otherwise bool) error {
+func (a *app) listOfBeneficiary(cmd *cobra.Command, q appliance.JournalQuery, beneficiary string,
+	otherwise bool) error {
 	if otherwise || q.EventsOnly {
 		return usagef(cmd, "--beneficiary cannot be combined with --redeemed, --unredeemed, --follow or --events")
 	}
@@ -249,7 +255,8 @@ func entryAt(ctx context.Context, o backend, decimal string) (appliance.Entry, e
 	}
 	entries, err := o.Records(ctx, appliance.JournalQuery{Before: index + 1, Limit: 1})
 	if err == nil && (len(entries) == 0 || entries[0].Index != index) {
-		err = appliance.Errorf(appliance.CodeNotFound, "no record %d in the journal; list the newest with: attestd log list", index)
+		err = appliance.Errorf(appliance.CodeNotFound,
+			"no record %d in the journal; list the newest with: attestd log list", index)
 	}
 	if err != nil {
 		return appliance.Entry{}, err
@@ -292,7 +299,8 @@ func showEntry(w io.Writer, e appliance.Entry) {
 	}
 	pairs := [][2]string{{"contract", r.Quorum.Contract.String()}}
 	for _, s := range r.Quorum.Signatures {
-		pairs = append(pairs, [2]string{"member", fmt.Sprintf("%s as %s, its record %s", s.Member, s.SignerAddress, s.ID)})
+		pairs = append(pairs,
+			[2]string{"member", fmt.Sprintf("%s as %s, its record %s", s.Member, s.SignerAddress, s.ID)})
 	}
 	fields(w, pairs)
 }

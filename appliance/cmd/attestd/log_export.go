@@ -78,8 +78,10 @@ restarts.`,
 	f.Int64Var(&x.next, "from", 0, "index of the first record")
 	f.StringVarP(&x.name, "file", "f", "-", "file to write, created with mode 0600; - for standard output")
 	f.StringVar(&x.format, "format", exportLeaves, strings.Join(exportFormats, ", "))
-	f.StringVar(&x.redact, "redact", string(sinks.RedactNone), "for csv and cef, addresses to omit: addresses (both), unspendable, or none")
-	f.StringVar(&x.until, "checkpoint", "", "file with a signed checkpoint: write exactly its records, which must have its root hash")
+	f.StringVar(&x.redact, "redact", string(sinks.RedactNone),
+		"for csv and cef, addresses to omit: addresses (both), unspendable, or none")
+	f.StringVar(&x.until, "checkpoint", "",
+		"file with a signed checkpoint: write exactly its records, which must have its root hash")
 	f.BoolVar(&x.follow, "follow", false, "continue with new records")
 	return cmd
 }
@@ -137,7 +139,8 @@ func (x *logExport) run(cmd *cobra.Command, o backend) error {
 	}
 	switch {
 	case cmd.Context().Err() != nil:
-		return interruptedError{fmt.Errorf("interrupted after %d records; to continue, give --from %d", x.count, x.next)}
+		return interruptedError{fmt.Errorf("interrupted after %d records; to continue, give --from %d", x.count,
+			x.next)}
 	case err != nil:
 		return fmt.Errorf("after %d records: %w", x.count, err)
 	case x.file != nil:
@@ -160,8 +163,9 @@ func (x *logExport) bound(newest []byte) (err error) {
 		return fmt.Errorf("--checkpoint: %s: %w", x.until, err)
 	}
 	if x.tree.N > size {
-		return fmt.Errorf("--checkpoint: %s has %d records, the journal only %d: the checkpoint belongs to another log, or the journal lost records; "+
-			"to find out: attestd log verify --since-checkpoint %s", x.until, x.tree.N, size, x.until)
+		return fmt.Errorf(
+			"--checkpoint: %s has %d records, the journal only %d: the checkpoint belongs to another log, or the journal lost records; "+
+				"to find out: attestd log verify --since-checkpoint %s", x.until, x.tree.N, size, x.until)
 	}
 	return nil
 }
@@ -175,8 +179,9 @@ func (x *logExport) complete() error {
 	case x.next < x.tree.N:
 		return fmt.Errorf("the journal ended at record %d of %d", x.next, x.tree.N)
 	case x.until != "" && x.hashed.Size() == x.tree.N && x.hashed.Tree() != x.tree:
-		return fmt.Errorf("the journal's first %d records do not have the root hash of %s: the checkpoint belongs to another log, or records were changed; "+
-			"to find out: attestd log verify --since-checkpoint %s", x.tree.N, x.until, x.until)
+		return fmt.Errorf(
+			"the journal's first %d records do not have the root hash of %s: the checkpoint belongs to another log, or records were changed; "+
+				"to find out: attestd log verify --since-checkpoint %s", x.tree.N, x.until, x.until)
 	}
 	return nil
 }

@@ -85,7 +85,8 @@ func TestAnExportOfAGrowingJournalIsExactlyACheckpoints(t *testing.T) {
 			t.Fatal(err)
 		}
 		opts := appliance.VerifyOptions{Progress: func(int64, int64) {}}
-		report, err := auditExport(t.Context(), bufio.NewReader(bytes.NewReader(journal)), key.Verifier, published, opts)
+		report, err := auditExport(t.Context(), bufio.NewReader(bytes.NewReader(journal)), key.Verifier, published,
+			opts)
 		if err != nil || !report.OK() || report.Size != 3 {
 			t.Errorf("the export of 3 records has %d, and %v, %v", report.Size, report.Damages, err)
 		}

@@ -16,7 +16,8 @@ import (
 // followListing is the body of 'log list --follow'.
 func (a *app) followListing(cmd *cobra.Command, q appliance.JournalQuery, redemptions bool) error {
 	if redemptions || !q.Until.IsZero() || q.Before != 0 {
-		return usagef(cmd, "--follow shows new records: it cannot be combined with --until, --before, --redeemed or --unredeemed")
+		return usagef(cmd,
+			"--follow shows new records: it cannot be combined with --until, --before, --redeemed or --unredeemed")
 	}
 	return a.withBackend(cmd, func(o backend) error { return a.followList(cmd.Context(), o, q) })
 }

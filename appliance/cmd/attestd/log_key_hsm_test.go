@@ -23,7 +23,8 @@ import (
 func (d *daemonProcess) logKeyInHSM(t testing.TB) *hsmtest.Faults {
 	t.Helper()
 	var made hsm.KeyInfo
-	if err := json.Unmarshal([]byte(d.run(t, "hsm", "keygen", "--label", "log", "--algorithm", "ed25519", "--output", "json")), &made); err != nil {
+	if err := json.Unmarshal([]byte(
+		d.run(t, "hsm", "keygen", "--label", "log", "--algorithm", "ed25519", "--output", "json")), &made); err != nil {
 		t.Fatal(err)
 	}
 	source := config.Source{File: filepath.Join(d.dir, "attestd.yaml")}
@@ -75,8 +76,10 @@ func TestALogKeyWhoseHSMIsAway(t *testing.T) {
 			back := away(faults)
 			for range 2 {
 				_, status, code := d.attestation(t)
-				if status != http.StatusServiceUnavailable || code != string(appliance.CodeJournalUnavailable) && code != string(appliance.CodeTimeout) {
-					t.Errorf("status %d, code %q, want 503 %s or %s", status, code, appliance.CodeJournalUnavailable, appliance.CodeTimeout)
+				if status != http.StatusServiceUnavailable || code != string(appliance.CodeJournalUnavailable) &&
+					code != string(appliance.CodeTimeout) {
+					t.Errorf("status %d, code %q, want 503 %s or %s", status, code, appliance.CodeJournalUnavailable,
+						appliance.CodeTimeout)
 				}
 				d.reads(t, made)
 			}
@@ -128,11 +131,13 @@ func TestACopyOfTheDataSignsNoCheckpoint(t *testing.T) {
 		t.Fatalf("%s: %v", text, err)
 	}
 	d.environ = nil // without journal.key
-	if out, err := d.command("key", "create", "--name", "a").CombinedOutput(); err == nil || !strings.Contains(string(out), "whose secret is in an HSM") {
+	if out, err := d.command("key", "create", "--name", "a").CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "whose secret is in an HSM") {
 		t.Errorf("key create: %s, %v", out, err)
 	}
 	err = filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() || strings.Contains(path, ".retired-") || strings.Contains(path, ".before-") || strings.Contains(path, "softhsm") {
+		if err != nil || !e.Type().IsRegular() || strings.Contains(path, ".retired-") ||
+			strings.Contains(path, ".before-") || strings.Contains(path, "softhsm") {
 			return err
 		}
 		content, err := os.ReadFile(path)

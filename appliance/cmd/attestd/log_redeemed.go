@@ -35,7 +35,8 @@ func (a *app) listRedeemed(cmd *cobra.Command, q appliance.JournalQuery, redeeme
 }
 
 // findRedeemed reads the journal page by page until it has q.Size() entries.
-func findRedeemed(cmd *cobra.Command, o backend, c chainBackend, q appliance.JournalQuery, redeemed bool) ([]redeemedEntry, error) {
+func findRedeemed(cmd *cobra.Command, o backend, c chainBackend, q appliance.JournalQuery,
+	redeemed bool) ([]redeemedEntry, error) {
 	found, most := []redeemedEntry{}, q.Size()
 	q.Limit, q.AttestationsOnly = wire.MaxHashes, true
 	for len(found) < most {
@@ -71,7 +72,8 @@ func (a *app) printRedeemed(found []redeemedEntry, redeemed bool) error {
 	rows := make([][]string, len(found))
 	for i, e := range found {
 		r := e.Record
-		rows[i] = []string{fmt.Sprint(e.Index), text.Time(r.Time), r.ID.String(), r.KeyID, r.UnspendableAddress.String(), r.Beneficiary.String()}
+		rows[i] = []string{fmt.Sprint(e.Index), text.Time(r.Time), r.ID.String(), r.KeyID,
+			r.UnspendableAddress.String(), r.Beneficiary.String()}
 		if redeemed {
 			rows[i] = append(rows[i], text.Time(e.Redeemed.Time), e.Redeemed.Amount.String())
 		}

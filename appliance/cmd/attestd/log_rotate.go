@@ -55,7 +55,8 @@ func (a *app) rotateLogKey(cmd *cobra.Command, reason string) error {
 	})
 	end()
 	if err != nil {
-		return interrupted(cmd.Context(), fmt.Errorf("rotate-key: %w", err), "the old journal is in place; run the same command again")
+		return interrupted(cmd.Context(), fmt.Errorf("rotate-key: %w", err),
+			"the old journal is in place; run the same command again")
 	}
 	return a.print(struct {
 		OK          bool   `json:"ok"`

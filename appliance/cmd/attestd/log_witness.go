@@ -64,9 +64,11 @@ func (w *witnessCheck) open(signed []byte) (note.Verifier, error) {
 	switch {
 	case w.notBefore.IsZero():
 	case c.Time.IsZero():
-		return nil, errors.New("--not-older-than needs a policy with a quorum of witnesses, whose cosignatures have the time")
+		return nil,
+			errors.New("--not-older-than needs a policy with a quorum of witnesses, whose cosignatures have the time")
 	case c.Time.Before(w.notBefore):
-		return nil, fmt.Errorf("the checkpoint of %d records was cosigned at %s, before %s (--not-older-than): get a newer checkpoint",
+		return nil, fmt.Errorf(
+			"the checkpoint of %d records was cosigned at %s, before %s (--not-older-than): get a newer checkpoint",
 			c.Tree.N, text.Time(c.Time), text.Time(w.notBefore))
 	}
 	w.found = newWitnessedCheckpoint(c)
@@ -113,7 +115,8 @@ leaf links the address to the beneficiary.`,
 			return a.withBackend(cmd, func(o backend) error { return a.prove(cmd.Context(), o, id, witnessed) })
 		},
 	}
-	cmd.Flags().BoolVar(&witnessed, "witnessed", false, "with the leaf, under a checkpoint cosigned by a quorum of witnesses")
+	cmd.Flags().BoolVar(&witnessed, "witnessed", false,
+		"with the leaf, under a checkpoint cosigned by a quorum of witnesses")
 	return cmd
 }
 

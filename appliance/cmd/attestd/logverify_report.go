@@ -62,20 +62,25 @@ func (v *logVerify) unwitnessed(r appliance.AuditReport) (all []string) {
 	found := v.witnesses.found
 	switch {
 	case found == nil && v.earlier == "":
-		all = append(all, "whether others see the same history. With a verifier key alone, a journal that the holder of log.key has "+
-			"rewritten or truncated looks the same as this one. Give --policy, or --since-checkpoint with a checkpoint from elsewhere.")
+		all = append(all,
+			"whether others see the same history. With a verifier key alone, a journal that the holder of log.key has "+
+				"rewritten or truncated looks the same as this one. Give --policy, or --since-checkpoint with a checkpoint from elsewhere.")
 	case found == nil:
-		all = append(all, "records after those of --since-checkpoint, which the holder of log.key may have rewritten. Give a newer checkpoint, or --policy.")
+		all = append(all,
+			"records after those of --since-checkpoint, which the holder of log.key may have rewritten. Give a newer checkpoint, or --policy.")
 	case found.Size < r.Size:
-		all = append(all, fmt.Sprintf("the last %d records: witnesses have cosigned the first %d.", r.Size-found.Size, found.Size))
+		all = append(all,
+			fmt.Sprintf("the last %d records: witnesses have cosigned the first %d.", r.Size-found.Size, found.Size))
 	}
 	switch {
 	case v.isFile && found != nil && !found.Time.IsZero():
-		all = append(all, fmt.Sprintf("records after the %d of this file, which may be truncated at %s, the time of the cosignatures. "+
-			"To limit that time, give --not-older-than.", r.Size, text.Time(found.Time)))
+		all = append(all, fmt.Sprintf(
+			"records after the %d of this file, which may be truncated at %s, the time of the cosignatures. "+
+				"To limit that time, give --not-older-than.", r.Size, text.Time(found.Time)))
 	case v.isFile:
-		all = append(all, fmt.Sprintf("records after the %d of this file, which may be truncated at an older checkpoint. "+
-			"Compare with GET /log/checkpoint.", r.Size))
+		all = append(all,
+			fmt.Sprintf("records after the %d of this file, which may be truncated at an older checkpoint. "+
+				"Compare with GET /log/checkpoint.", r.Size))
 	}
 	return all
 }
@@ -111,10 +116,13 @@ func (r logReport) write(w io.Writer) {
 		events = fmt.Sprintf(" and %d events", r.Events)
 	}
 	if len(r.counting) > 0 {
-		fmt.Fprintf(w, "The journal is CONTRADICTED by a witness: %d records%s, each with a valid signature, but a witness has cosigned another history. "+
-			"Follow docs/witness.md. A policy without that witness ignores it.\n", r.Size-r.Events, events)
+		fmt.Fprintf(w,
+			"The journal is CONTRADICTED by a witness: %d records%s, each with a valid signature, but a witness has cosigned another history. "+
+				"Follow docs/witness.md. A policy without that witness ignores it.\n", r.Size-r.Events, events)
 	} else {
-		fmt.Fprintf(w, "The journal is whole: %d records%s, each with a valid signature, none changed, dropped or reordered.\n", r.Size-r.Events, events)
+		fmt.Fprintf(w,
+			"The journal is whole: %d records%s, each with a valid signature, none changed, dropped or reordered.\n",
+			r.Size-r.Events, events)
 	}
 	fmt.Fprintf(w, "root hash %x\n", r.Root)
 	for _, each := range r.Unchecked {

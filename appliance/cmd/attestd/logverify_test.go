@@ -42,7 +42,8 @@ func (w ownWitness) cosign(signed []byte, at time.Time) []byte {
 
 func policyOf(t *testing.T, log appliance.LogKey, w ownWitness) *witness.Policy {
 	t.Helper()
-	p, err := witness.ParsePolicy([]byte("log " + log.VerifierText + "\n" + w.line + "quorum " + strings.Fields(w.line)[1] + "\n"))
+	p, err := witness.ParsePolicy(
+		[]byte("log " + log.VerifierText + "\n" + w.line + "quorum " + strings.Fields(w.line)[1] + "\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,10 +58,11 @@ func TestARecordedContradictionFailsTheVerification(t *testing.T) {
 		t.Fatal(err)
 	}
 	w1, w2 := newOwnWitness("w1"), newOwnWitness("w2")
-	event, err := b.store.Journal().AppendEvent(t.Context(), appliance.Event{Kind: appliance.EventContradiction, Details: map[string]string{
-		appliance.DetailWitness: "w1", appliance.DetailWitnessKey: fmt.Sprintf("%s+%x", w1.name, w1.hash),
-		appliance.DetailReason: "it has cosigned 9 records", appliance.DetailCheckpoint: string(checkpoint),
-	}})
+	event, err := b.store.Journal().AppendEvent(t.Context(),
+		appliance.Event{Kind: appliance.EventContradiction, Details: map[string]string{
+			appliance.DetailWitness: "w1", appliance.DetailWitnessKey: fmt.Sprintf("%s+%x", w1.name, w1.hash),
+			appliance.DetailReason: "it has cosigned 9 records", appliance.DetailCheckpoint: string(checkpoint),
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +82,8 @@ func TestARecordedContradictionFailsTheVerification(t *testing.T) {
 			found := (&logVerify{witnesses: witnessCheck{policy: test.policy}}).found(report)
 			var out strings.Builder
 			found.write(&out)
-			if found.OK != test.ok || strings.Contains(out.String(), "CONTRADICTED") == test.ok || !strings.Contains(out.String(), event.Event.ID.String()) {
+			if found.OK != test.ok || strings.Contains(out.String(), "CONTRADICTED") == test.ok ||
+				!strings.Contains(out.String(), event.Event.ID.String()) {
 				t.Errorf("ok %t, want %t:\n%s", found.OK, test.ok, &out)
 			}
 		})
@@ -103,7 +106,8 @@ func TestNotOlderThanBoundsTheWitnessedCheckpoint(t *testing.T) {
 		now.Add(-30 * time.Minute): "get a newer checkpoint",
 	} {
 		check := witnessCheck{policy: policyOf(t, key, w1), notBefore: notBefore}
-		if _, err := check.open(signed); says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+		if _, err := check.open(signed); says == "" && err != nil || says != "" &&
+			(err == nil || !strings.Contains(err.Error(), says)) {
 			t.Errorf("not before %v: %v, want %q", notBefore, err, says)
 		}
 	}
@@ -112,7 +116,8 @@ func TestNotOlderThanBoundsTheWitnessedCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	check := witnessCheck{policy: none, notBefore: now.Add(-2 * time.Hour)}
-	if _, err := check.open(signed); err == nil || !strings.Contains(err.Error(), "needs a policy with a quorum of witnesses") {
+	if _, err := check.open(signed); err == nil ||
+		!strings.Contains(err.Error(), "needs a policy with a quorum of witnesses") {
 		t.Errorf("a policy without a quorum: %v", err)
 	}
 }
@@ -140,12 +145,16 @@ func TestATruncatedExportSaysWhatWasNotChecked(t *testing.T) {
 		report appliance.AuditReport
 		says   []string
 	}{
-		"a verifier key alone":      {logVerify{isFile: true}, report, []string{"others see the same history", "records after the 3 of this file"}},
-		"a witnessed export":        {logVerify{isFile: true, witnesses: witnessed}, report, []string{"records after the 3 of this file, which may be truncated at 2"}},
-		"the appliance":             {logVerify{}, report, []string{"others see the same history"}},
-		"the appliance, since":      {logVerify{earlier: "file"}, report, []string{"records after those of --since-checkpoint"}},
+		"a verifier key alone": {logVerify{isFile: true}, report,
+			[]string{"others see the same history", "records after the 3 of this file"}},
+		"a witnessed export": {logVerify{isFile: true, witnesses: witnessed}, report,
+			[]string{"records after the 3 of this file, which may be truncated at 2"}},
+		"the appliance": {logVerify{}, report, []string{"others see the same history"}},
+		"the appliance, since": {logVerify{earlier: "file"}, report,
+			[]string{"records after those of --since-checkpoint"}},
 		"the appliance, up to date": {logVerify{witnesses: witnessed}, report, nil},
-		"the appliance, with newer": {logVerify{witnesses: witnessed}, newer, []string{"the last 4 records: witnesses have cosigned the first 3"}},
+		"the appliance, with newer": {logVerify{witnesses: witnessed}, newer,
+			[]string{"the last 4 records: witnesses have cosigned the first 3"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var unsaid []string

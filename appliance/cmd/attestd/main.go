@@ -107,14 +107,18 @@ will attest, run 'attestd setup', which creates everything that the service need
 	}
 	root.SetVersionTemplate("attestd {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.PersistentFlags().StringVarP(&app.source.File, "config", "c", "", "configuration file (default: $ATTESTD_CONFIG, or "+config.DefaultFile+")")
+	root.PersistentFlags().StringVarP(&app.source.File, "config", "c", "",
+		"configuration file (default: $ATTESTD_CONFIG, or "+config.DefaultFile+")")
 	root.PersistentFlags().StringVarP(&app.output, "output", "o", "text", "format of results: text or json")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return app.checkOutput(cmd) }
-	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(root.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))
 	root.AddCommand(
 		newDev(app), newServe(app), newConfig(app), newHSM(app), newKey(app),
 		newAttest(app), newVerify(app), newLog(app), newReplica(app), newVersion(app),
-		newReload(app), newStatus(app), newTop(app), newPause(app), newResume(app), newPolicy(app), newHealth(app), newBackup(app), newRestore(app), newStore(app), newCluster(app), newChain(app), newQuorum(app), newSetup(app), newDoctor(app), newConsole(app), newMan(app),
+		newReload(app), newStatus(app), newTop(app), newPause(app), newResume(app), newPolicy(app), newHealth(app),
+		newBackup(app), newRestore(app), newStore(app), newCluster(app), newChain(app), newQuorum(app), newSetup(app),
+		newDoctor(app), newConsole(app), newMan(app),
 	)
 	app.addCompletions(root)
 	answerHelp(root)

@@ -40,7 +40,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(withSharedDir{m}, map[string]func(){"attestd": attestd, "thief": thief})
 }
 
-// attestd is the program with fast encryption by passphrases: 256 MiB of scrypt take many seconds with the race detector.
+// attestd is the program with fast encryption by passphrases: 256 MiB of scrypt take many seconds with the race
+// detector.
 func attestd() {
 	worker.Main()
 	os.Exit(runHere(terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ(), passphraseWork: 10}))
@@ -95,8 +96,10 @@ func scripts(t *testing.T) testscript.Params {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready": ready, "status": status, "replace": replace, "firstline": firstLine, "verifierkey": verifierKey,
-			"certificate": certificate, "served": served, "mode": mode, "truncate": truncate, "typed": typed, "documented": documented,
-			"signedby": signedBy, "walk": walk, "members": members, "differ": differ, "stalled": stalled, "remedy": remedy, "sql": sql, "shows": shows,
+			"certificate": certificate, "served": served, "mode": mode, "truncate": truncate, "typed": typed,
+			"documented": documented,
+			"signedby":   signedBy, "walk": walk, "members": members, "differ": differ, "stalled": stalled,
+			"remedy": remedy, "sql": sql, "shows": shows,
 			"lost": lost, "shipped": waitSink, "failing": failingSink, "tokens": tokenStates, "jsonform": jsonForm,
 			"refused":  refused,
 			"database": func(ts *testscript.TestScript, negated bool, args []string) { database(t, ts, negated, args) },
@@ -163,8 +166,8 @@ func replace(ts *testscript.TestScript, negated bool, args []string) {
 	ts.Check(os.WriteFile(path, []byte(changed), 0o600))
 }
 
-// refused KEYFILE CODE requests an attestation at ATTESTD_URL once and expects that code. `attestd attest` would try again
-// until its timeout.
+// refused KEYFILE CODE requests an attestation at ATTESTD_URL once and expects that code. `attestd attest` would try
+// again until its timeout.
 func refused(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 2 {
 		ts.Fatalf("usage: refused KEYFILE CODE")
@@ -214,7 +217,8 @@ func certificate(ts *testscript.TestScript, negated bool, args []string) {
 	ts.Check(err)
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	ts.Check(err)
-	for name, block := range map[string]*pem.Block{".pem": {Type: "CERTIFICATE", Bytes: der}, ".key": {Type: "PRIVATE KEY", Bytes: secret}} {
+	for name, block := range map[string]*pem.Block{".pem": {Type: "CERTIFICATE", Bytes: der},
+		".key": {Type: "PRIVATE KEY", Bytes: secret}} {
 		ts.Check(os.WriteFile(ts.MkAbs(args[0]+name), pem.EncodeToMemory(block), 0o600))
 	}
 }

@@ -11,7 +11,8 @@ import (
 
 // makeUp fills a replica with generated data as of now. It stores its start time in the replica under name, so that a
 // repeated call continues with the same data after an interruption.
-func (a *app) makeUp(ctx context.Context, to dataset.Target, name string, o dataset.GenerateOptions) (written index.Written, err error) {
+func (a *app) makeUp(ctx context.Context, to dataset.Target, name string,
+	o dataset.GenerateOptions) (written index.Written, err error) {
 	if o.Now, err = begunAt(ctx, to, name); err != nil {
 		return written, err
 	}

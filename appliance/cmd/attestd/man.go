@@ -37,7 +37,8 @@ Their date is $SOURCE_DATE_EPOCH, if it is set.`,
 			if err := doc.GenManTree(root, &header, args[0]); err != nil {
 				return err
 			}
-			title := fmt.Sprintf("%% \"ATTESTD.YAML\" \"5\" %q %q %q", date.Format("Jan 2006"), header.Source, header.Manual)
+			title := fmt.Sprintf("%% \"ATTESTD.YAML\" \"5\" %q %q %q", date.Format("Jan 2006"), header.Source,
+				header.Manual)
 			return os.WriteFile(filepath.Join(args[0], "attestd.yaml.5"), md2man.Render(config.Manual(title)), 0o644)
 		},
 	}

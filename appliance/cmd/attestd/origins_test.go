@@ -14,14 +14,16 @@ func TestAPageOfAnotherOriginReadsRefusals(t *testing.T) {
 	const script = "../../../api/graphiql/origins_test.mjs"
 	clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
 	clienttest.Require(t, "/usr/bin/chromium", "install chromium (make deps)")
-	clienttest.Require(t, "../../../api/graphiql/node_modules/playwright-core", "run npm ci in api/graphiql (make playground)")
+	clienttest.Require(t, "../../../api/graphiql/node_modules/playwright-core",
+		"run npm ci in api/graphiql (make playground)")
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = w.Write([]byte("<title>another origin</title>"))
 	}))
 	defer page.Close()
 	d := newDaemonFolder(t)
-	d.configure("ATTESTD_GRAPHQL_REQUIRE_KEY=true", "ATTESTD_LIMITS_GRAPHQL_RATE=2/m", "ATTESTD_SERVER_ORIGINS="+page.URL)
+	d.configure("ATTESTD_GRAPHQL_REQUIRE_KEY=true", "ATTESTD_LIMITS_GRAPHQL_RATE=2/m",
+		"ATTESTD_SERVER_ORIGINS="+page.URL)
 	d.start(t)
 	defer d.kill(t)
 	clienttest.Node(t, script, page.URL, d.url, d.token)

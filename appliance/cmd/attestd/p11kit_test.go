@@ -45,7 +45,8 @@ func TestDrillAttestsWithinTwoSecondsOfTheTokenServersReturn(t *testing.T) {
 				server.Start()
 				back := load.answeredOnAll(t, time.Now())
 				if back > bound {
-					t.Errorf("restart %d, after %s without a server: back after %s, want at most %s\n%s", i+1, away[i%len(away)], back, bound, d.events())
+					t.Errorf("restart %d, after %s without a server: back after %s, want at most %s\n%s", i+1,
+						away[i%len(away)], back, bound, d.events())
 				}
 				took = append(took, back)
 			}
@@ -122,7 +123,8 @@ func oneConnection(t testing.TB, d *daemonProcess) *client.Client {
 	t.Helper()
 	transport := &http.Transport{MaxConnsPerHost: 1}
 	t.Cleanup(transport.CloseIdleConnections)
-	c, err := client.New(d.url, d.token, client.Options{HTTP: &http.Client{Transport: transport, Timeout: 30 * time.Second}})
+	c, err := client.New(d.url, d.token,
+		client.Options{HTTP: &http.Client{Transport: transport, Timeout: 30 * time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +151,8 @@ func attestWithoutPause(ctx context.Context, c *client.Client, answered chan tim
 func (a *attesting) answeredOnAll(t *testing.T, since time.Time) time.Duration {
 	t.Helper()
 	for len(a.began) == 0 {
-		if _, err := a.one.Attest(t.Context(), randomRequest(), client.AttestOptions{}); err == nil || time.Since(since) > patience {
+		if _, err := a.one.Attest(t.Context(), randomRequest(), client.AttestOptions{}); err == nil ||
+			time.Since(since) > patience {
 			return time.Since(since)
 		}
 	}

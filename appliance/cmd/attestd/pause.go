@@ -70,7 +70,8 @@ func writeEnded(w io.Writer, ended stop.State) {
 		fmt.Fprintf(w, "Ended the pause of %s by %s: %s\n", p.Time.Format(time.RFC3339), p.By, p.Reason)
 	}
 	if h := ended.Halted; h != nil {
-		fmt.Fprintf(w, "Ended the halt of %s: %s\nThese redemptions do not halt attesting again: %s\n", h.Time.Format(time.RFC3339), h.Reason, strings.Join(h.Redemptions, ", "))
+		fmt.Fprintf(w, "Ended the halt of %s: %s\nThese redemptions do not halt attesting again: %s\n",
+			h.Time.Format(time.RFC3339), h.Reason, strings.Join(h.Redemptions, ", "))
 	}
 	if ended.Paused == nil && ended.Halted == nil {
 		fmt.Fprintln(w, "Attesting was neither paused nor halted.")

@@ -25,7 +25,8 @@ func TestAnAPIKeyPlantedInABackupIsFound(t *testing.T) {
 		made, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: name}, time.Now())
 		h.must(err)
 		if told {
-			_, err = h.store.Journal().AppendEvent(t.Context(), appliance.Event{Kind: appliance.EventKeyCreated, By: "root", Details: made.Details()})
+			_, err = h.store.Journal().AppendEvent(t.Context(),
+				appliance.Event{Kind: appliance.EventKeyCreated, By: "root", Details: made.Details()})
 			h.must(err)
 		}
 		if replaced {
@@ -37,7 +38,8 @@ func TestAnAPIKeyPlantedInABackupIsFound(t *testing.T) {
 	create("told", true, false)
 	h.attest(3)
 	sound := h.backup()
-	planted := []appliance.APIKey{create("planted", false, false), create("another", false, false), create("another secret", true, true)}
+	planted := []appliance.APIKey{create("planted", false, false), create("another", false, false),
+		create("another secret", true, true)}
 
 	tampered := filepath.Join(t.TempDir(), "backup.tar.zst")
 	write := func(w io.Writer) error { return archive.Write(w, h.store, h.key, "test", time.Now()) }

@@ -25,14 +25,23 @@ func TestRootFollowsNoLinkThatTheServicesUserPlanted(t *testing.T) {
 		commands [][]string
 		work     bool // the commands succeed, and their files are the user's
 	}{
-		"nothing":         {commands: [][]string{{"key", "create", "--name", "a"}, {"backup", "BACKUPS"}, {"log", "export", "--file", "DATA/export"}, {"restore", "--force", "--discard-newer", "GOOD"}, {"log", "verify"}}, work: true},
-		"an API key":      {links: []string{archive.StoreFile, archive.LogKeyFile}, commands: [][]string{{"key", "create", "--name", "a"}, {"key", "list"}}},
-		"a journal":       {links: []string{archive.StoreFile}, stolen: []string{archive.LogKeyFile}, commands: [][]string{{"log", "list"}, {"log", "verify"}, {"doctor"}}},
-		"a replica":       {links: []string{daemon.ReplicaFile}, commands: [][]string{{"replica", "generate", "--transfers", "3", "--file", "ROWS"}, {"replica", "import", "ROWS"}, {"replica", "status"}}},
-		"a backup's key":  {stolen: []string{archive.LogKeyFile}, commands: [][]string{{"backup", "BACKUPS"}, {"backup", "ROOTS"}}},
-		"a backup's data": {stolen: []string{archive.StoreFile}, commands: [][]string{{"backup", "BACKUPS"}, {"doctor"}}},
-		"an export":       {links: []string{"export"}, commands: [][]string{{"log", "export", "--file", "DATA/export"}}},
-		"a restore":       {links: []string{archive.StoreFile, archive.LogKeyFile}, commands: [][]string{{"restore", "GOOD"}, {"restore", "--force", "--discard-newer", "GOOD"}}},
+		"nothing": {commands: [][]string{{"key", "create", "--name", "a"}, {"backup", "BACKUPS"},
+			{"log", "export", "--file", "DATA/export"}, {"restore", "--force", "--discard-newer", "GOOD"},
+			{"log", "verify"}}, work: true},
+		"an API key": {links: []string{archive.StoreFile, archive.LogKeyFile},
+			commands: [][]string{{"key", "create", "--name", "a"}, {"key", "list"}}},
+		"a journal": {links: []string{archive.StoreFile}, stolen: []string{archive.LogKeyFile},
+			commands: [][]string{{"log", "list"}, {"log", "verify"}, {"doctor"}}},
+		"a replica": {links: []string{daemon.ReplicaFile}, commands: [][]string{{"replica",
+			"generate", "--transfers", "3", "--file", "ROWS"}, {"replica", "import", "ROWS"}, {"replica", "status"}}},
+		"a backup's key": {stolen: []string{archive.LogKeyFile},
+			commands: [][]string{{"backup", "BACKUPS"}, {"backup", "ROOTS"}}},
+		"a backup's data": {stolen: []string{archive.StoreFile},
+			commands: [][]string{{"backup", "BACKUPS"}, {"doctor"}}},
+		"an export": {links: []string{"export"},
+			commands: [][]string{{"log", "export", "--file", "DATA/export"}}},
+		"a restore": {links: []string{archive.StoreFile, archive.LogKeyFile},
+			commands: [][]string{{"restore", "GOOD"}, {"restore", "--force", "--discard-newer", "GOOD"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -54,7 +63,8 @@ func TestRootFollowsNoLinkThatTheServicesUserPlanted(t *testing.T) {
 				}
 			}
 			p.isUntouched(t)
-			if out, err := exec.Command("find", p.data(""), p.backups, "!", "-user", fmt.Sprint(servicesUser)).CombinedOutput(); test.work && (err != nil || len(out) > 0) {
+			if out, err := exec.Command("find", p.data(""), p.backups, "!", "-user",
+				fmt.Sprint(servicesUser)).CombinedOutput(); test.work && (err != nil || len(out) > 0) {
 				t.Errorf("not the user's (%v): %s", err, out)
 			}
 		})
@@ -72,7 +82,8 @@ const servicesUser = 65534 // the uid of nobody
 func newPlanted(t *testing.T) planted {
 	t.Helper()
 	d := newDaemonFolder(t)
-	p := planted{d, filepath.Join(d.dir, "roots"), filepath.Join(d.dir, "roots", "secret"), filepath.Join(d.dir, "backups"), filepath.Join(d.dir, "good.tar.zst")}
+	p := planted{d, filepath.Join(d.dir, "roots"), filepath.Join(d.dir, "roots", "secret"),
+		filepath.Join(d.dir, "backups"), filepath.Join(d.dir, "good.tar.zst")}
 	d.run(t, "backup", p.good)
 	for _, dir := range []string{p.roots, p.backups} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
@@ -84,7 +95,8 @@ func newPlanted(t *testing.T) planted {
 	}
 	open := "a=$0; while [ $a != / ]; do chmod a+x $a; a=$(dirname $a); done" // the user must reach its folders
 	for _, args := range [][]string{
-		{"chown", "-R", fmt.Sprint(servicesUser), filepath.Join(d.dir, "data"), p.backups, filepath.Join(d.dir, "tokens"), filepath.Join(d.dir, "pin")},
+		{"chown", "-R", fmt.Sprint(servicesUser), filepath.Join(d.dir, "data"), p.backups,
+			filepath.Join(d.dir, "tokens"), filepath.Join(d.dir, "pin")},
 		{"sh", "-c", open, d.dir},
 	} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
@@ -106,7 +118,8 @@ func (p planted) link(t *testing.T, to, at string) {
 // types runs a command as root, and checks that its output does not contain the secret.
 func (p planted) types(t *testing.T, args []string) error {
 	t.Helper()
-	places := map[string]string{"BACKUPS": p.backups, "ROOTS": filepath.Join(p.dir, "new.tar.zst"), "GOOD": p.good, "ROWS": filepath.Join(p.dir, "rows"), "DATA/export": p.data("export")}
+	places := map[string]string{"BACKUPS": p.backups, "ROOTS": filepath.Join(p.dir, "new.tar.zst"), "GOOD": p.good,
+		"ROWS": filepath.Join(p.dir, "rows"), "DATA/export": p.data("export")}
 	for i, arg := range args {
 		if place, found := places[arg]; found {
 			args[i] = place

@@ -47,7 +47,8 @@ count for caps. Earlier attestations count as they are.`,
 		},
 	}
 	cmd.Flags().StringVar(&file, "policy", "", "policy file (default: attestation.policy)")
-	cmd.Flags().StringVar(&from, "from", "", "first time: a time such as 2026-11-01T12:00:00Z, a date (00:00 UTC), or a duration before now such as 30d or 12h (default: all)")
+	cmd.Flags().StringVar(&from, "from", "",
+		"first time: a time such as 2026-11-01T12:00:00Z, a date (00:00 UTC), or a duration before now such as 30d or 12h (default: all)")
 	return cmd
 }
 

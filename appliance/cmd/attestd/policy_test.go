@@ -32,7 +32,8 @@ func TestTheExampleOfAPolicyIsOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(p.Deny.Beneficiary) == 0 || len(p.Allow.Unspendable) == 0 || p.SecondBeneficiary != appliance.RefuseSecond || p.Zone == nil ||
+	if len(p.Deny.Beneficiary) == 0 || len(p.Allow.Unspendable) == 0 || p.SecondBeneficiary != appliance.RefuseSecond ||
+		p.Zone == nil ||
 		len(p.Hours) != 2 || len(p.Caps) != 2 || len(p.Keys) != 1 {
 		t.Errorf("%+v", p)
 	}
@@ -48,7 +49,8 @@ func TestTheCodesOfThePolicyAreDocumented(t *testing.T) {
 	t.Parallel()
 	document := readDocument(t)
 	for _, code := range []appliance.Code{
-		appliance.CodeScreened, appliance.CodePolicyDeny, appliance.CodePolicyAllow, appliance.CodePolicyKey, appliance.CodePolicyHours,
+		appliance.CodeScreened, appliance.CodePolicyDeny, appliance.CodePolicyAllow, appliance.CodePolicyKey,
+		appliance.CodePolicyHours,
 		appliance.CodePolicyCap, appliance.CodePolicySecond, appliance.CodePaused, appliance.CodeHalted,
 	} {
 		if !strings.Contains(document, "`"+string(code)+"`") {
@@ -56,7 +58,8 @@ func TestTheCodesOfThePolicyAreDocumented(t *testing.T) {
 		}
 	}
 	for _, found := range regexp.MustCompile("`(policy_[a-z_]+)`").FindAllStringSubmatch(document, -1) {
-		if err := appliance.Errorf(appliance.Code(found[1]), ""); !appliance.IsRefusal(err) && found[1] != string(appliance.EventPolicy) {
+		if err := appliance.Errorf(appliance.Code(found[1]), ""); !appliance.IsRefusal(err) &&
+			found[1] != string(appliance.EventPolicy) {
 			t.Errorf("docs/policy.md tells of %s, which is no code", found[1])
 		}
 	}
@@ -107,7 +110,8 @@ func TestTheMetricsOfThePolicy(t *testing.T) {
 			t.Errorf("%s: %v", beneficiary, err)
 		}
 	}
-	checkMetrics(t, metrics, "attestd_second_beneficiaries_total 1", "attestd_paused 0", `attestd_problems_total{code="policy_deny"} 1`)
+	checkMetrics(t, metrics, "attestd_second_beneficiaries_total 1", "attestd_paused 0",
+		`attestd_problems_total{code="policy_deny"} 1`)
 	d.run(t, "pause", "--reason", "a test")
 	checkMetrics(t, metrics, "attestd_paused 1")
 }

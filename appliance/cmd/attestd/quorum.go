@@ -51,7 +51,8 @@ Exit status 1 if so many members fail that no attestation could be made.`,
 	}
 }
 
-func (a *app) askQuorum(cmd *cobra.Command, name string, ask func(*client.Admin, context.Context) (quorum.Status, error)) error {
+func (a *app) askQuorum(cmd *cobra.Command, name string,
+	ask func(*client.Admin, context.Context) (quorum.Status, error)) error {
 	c, err := a.config(nil)
 	if err != nil {
 		return err
@@ -79,7 +80,8 @@ func enough(s quorum.Status) error {
 		}
 	}
 	if well < s.Threshold {
-		return fmt.Errorf("%d of %d members must sign, and %d would: no attestation can be made", s.Threshold, len(s.Members)+1, well)
+		return fmt.Errorf("%d of %d members must sign, and %d would: no attestation can be made", s.Threshold,
+			len(s.Members)+1, well)
 	}
 	return nil
 }
@@ -98,7 +100,8 @@ func writeQuorum(w io.Writer, s quorum.Status) {
 		if m.Error != "" {
 			state = text.OneLine(m.Error)
 		}
-		rows[i] = []string{m.Name, shortAddress(m.Signer.String()), short(m.Version, 12), fmt.Sprintf("%.0f ms", m.Milliseconds),
+		rows[i] = []string{m.Name, shortAddress(m.Signer.String()), short(m.Version, 12),
+			fmt.Sprintf("%.0f ms", m.Milliseconds),
 			fmt.Sprint(m.Signed), fmt.Sprint(m.Refused), fmt.Sprint(m.Failed), fmt.Sprint(m.Invalid), refusal, state}
 	}
 	fmt.Fprintln(w)

@@ -52,13 +52,15 @@ func startQuorum(t *testing.T, threshold int) *quorumRig {
 		for k, other := range q.members {
 			if k != i {
 				others = append(others, map[string]string{
-					"name": other.name, "signer": other.signer.String(), "url": other.proxy.URL, "api_key": "file:" + other.cosignKey(t, m),
+					"name": other.name, "signer": other.signer.String(), "url": other.proxy.URL,
+					"api_key": "file:" + other.cosignKey(t, m),
 				})
 			}
 		}
 		list, _ := json.Marshal(others)
 		m.configure("ATTESTD_QUORUM_CONTRACT="+quorumContract, "ATTESTD_QUORUM_MEMBERS="+string(list),
-			fmt.Sprintf("ATTESTD_QUORUM_THRESHOLD=%d", threshold), "ATTESTD_QUORUM_TIMEOUT=50s", "ATTESTD_SERVER_REQUEST_TIMEOUT=60s")
+			fmt.Sprintf("ATTESTD_QUORUM_THRESHOLD=%d", threshold), "ATTESTD_QUORUM_TIMEOUT=50s",
+			"ATTESTD_SERVER_REQUEST_TIMEOUT=60s")
 	}
 	for _, m := range q.members {
 		m.restart(t)
@@ -168,7 +170,8 @@ type quorumAnswer struct {
 func (m *quorumMember) attestAs(t *testing.T, n int, idempotencyKey string) (a quorumAnswer, err error) {
 	t.Helper()
 	body := fmt.Sprintf(`{"unspendableAddress":"0x%040x","beneficiary":"0x%040x"}`, 0xa000+n, 0xb000+n)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, m.url+"/functions/v1/attest", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, m.url+"/functions/v1/attest",
+		strings.NewReader(body))
 	if err != nil {
 		return a, err
 	}
@@ -204,7 +207,8 @@ func (q *quorumRig) attests(n int, from *quorumMember, by ...*quorumMember) quor
 	if err := a.VerifyQuorum(signers, q.threshold); err != nil {
 		q.Fatalf("%s: %v\n%s", from.name, err, a.text)
 	}
-	if !strings.EqualFold(a.SignerAddress.String(), quorumContract) || len(a.Signatures) != q.threshold || len(a.Signature.Joined) != 65*q.threshold {
+	if !strings.EqualFold(a.SignerAddress.String(), quorumContract) || len(a.Signatures) != q.threshold ||
+		len(a.Signature.Joined) != 65*q.threshold {
 		q.Fatalf("the answer is not the contract's: %s", a.text)
 	}
 	return a
@@ -216,7 +220,8 @@ func (q *quorumRig) load(n int, from *quorumMember) {
 	var clients sync.WaitGroup
 	for i := range 24 {
 		clients.Go(func() {
-			if a, err := from.attestAs(q.T, n+i, ""); err != nil || a.status != http.StatusOK || len(a.Signatures) != q.threshold {
+			if a, err := from.attestAs(q.T, n+i, ""); err != nil || a.status != http.StatusOK ||
+				len(a.Signatures) != q.threshold {
 				q.Errorf("%s: %v, %d %s", from.name, err, a.status, a.text)
 			}
 		})

@@ -22,7 +22,8 @@ func TestAQuorumAttestsWithoutAnyOneMember(t *testing.T) {
 	n := 0
 	next := func() int { n++; return n }
 	made, err := a.attestAs(t, next(), "order-1")
-	if err != nil || made.status != http.StatusOK || made.VerifyQuorum([]appliance.Address{a.signer, b.signer, c.signer}, 2) != nil {
+	if err != nil || made.status != http.StatusOK ||
+		made.VerifyQuorum([]appliance.Address{a.signer, b.signer, c.signer}, 2) != nil {
 		t.Fatalf("%v %s\n%s", err, made.text, a.log())
 	}
 	if again, err := a.attestAs(t, 1, "order-1"); err != nil || again.text != made.text {
@@ -58,7 +59,8 @@ func TestAQuorumAttestsWithoutAnyOneMember(t *testing.T) {
 		t.Error(out)
 	}
 	refused, err := a.attestAs(t, next(), "")
-	if err != nil || refused.status != http.StatusServiceUnavailable || refused.Code != appliance.CodeQuorumUnreachable ||
+	if err != nil || refused.status != http.StatusServiceUnavailable ||
+		refused.Code != appliance.CodeQuorumUnreachable ||
 		refused.retryAfter == "" || len(refused.Members) != 2 {
 		t.Errorf("a member alone: %v, %s", err, refused.text)
 	}
@@ -82,8 +84,10 @@ func TestTheMembersOwnRulesEndARequest(t *testing.T) {
 	screen(b)
 	got, err := a.attestAs(t, 1, "")
 	slices.SortFunc(got.Members, func(x, y appliance.MemberFailure) int { return strings.Compare(x.Member, y.Member) })
-	want := []appliance.MemberFailure{{Member: b.name, Code: appliance.CodeScreened}, {Member: c.name, Code: appliance.CodeScreened}}
-	if err != nil || got.status != http.StatusForbidden || got.Code != appliance.CodeQuorumRefused || !slices.Equal(got.Members, want) {
+	want := []appliance.MemberFailure{{Member: b.name, Code: appliance.CodeScreened},
+		{Member: c.name, Code: appliance.CodeScreened}}
+	if err != nil || got.status != http.StatusForbidden || got.Code != appliance.CodeQuorumRefused ||
+		!slices.Equal(got.Members, want) {
 		t.Errorf("%v, %d %s", err, got.status, got.text)
 	}
 	q.attests(2, c, a, b, c) // its pair is on no list
@@ -127,8 +131,8 @@ func TestALyingMemberNeverSpoilsAnAttestation(t *testing.T) {
 	q.auditAll()
 }
 
-// The coordinator is killed after one member has signed and before the other has. The repeated request gets the recorded
-// signature, and no member signs twice.
+// The coordinator is killed after one member has signed and before the other has. The repeated request gets the
+// recorded signature, and no member signs twice.
 func TestAKilledCoordinatorGetsTheRecordedSignatures(t *testing.T) {
 	q := startQuorum(t, 3)
 	a, b, c := q.members[0], q.members[1], q.members[2]
@@ -153,7 +157,8 @@ func TestAKilledCoordinatorGetsTheRecordedSignatures(t *testing.T) {
 	c.signal(t, syscall.SIGCONT)
 	a.start(t)
 	made, err := a.attestAs(t, 7, "order-7")
-	if err != nil || made.status != http.StatusOK || made.VerifyQuorum([]appliance.Address{a.signer, b.signer, c.signer}, 3) != nil {
+	if err != nil || made.status != http.StatusOK ||
+		made.VerifyQuorum([]appliance.Address{a.signer, b.signer, c.signer}, 3) != nil {
 		t.Fatalf("%v %s\n%s", err, made.text, a.log())
 	}
 	a.kill(t) // after the answer: the record is on the disk

@@ -28,7 +28,8 @@ func newMembers(t *testing.T, n int) []*daemonProcess {
 	members := make([]*daemonProcess, n)
 	for i := range members {
 		m := newDaemonFolder(t)
-		m.environ = []string{"ATTESTD_STORE_URL=" + d.RoleURL(url.UserPassword(databaseRole, databasePassword), d.Database), "ATTESTD_CLUSTER_NAME=" + string(rune('a'+i))}
+		m.environ = []string{"ATTESTD_STORE_URL=" + d.RoleURL(url.UserPassword(databaseRole, databasePassword),
+			d.Database), "ATTESTD_CLUSTER_NAME=" + string(rune('a'+i))}
 		members[i] = m
 		key, err := os.ReadFile(filepath.Join(members[0].dir, "data", "log.key"))
 		if err == nil {
@@ -79,9 +80,11 @@ func TestDrillARateHoldsForTwoAppliancesTogether(t *testing.T) {
 			most *= 2 // the database did not answer for a second
 		}
 	}
-	t.Logf("%d passed in %.1f s, %d were refused; between refusals lie %.1f s", passed.Load(), seconds, len(limited.times), asked)
+	t.Logf("%d passed in %.1f s, %d were refused; between refusals lie %.1f s", passed.Load(), seconds,
+		len(limited.times), asked)
 	if n := float64(passed.Load()); n > 1.1*most+credit || n < 0.9*least-credit {
-		t.Errorf("%.0f requests passed in %.1f s, want from %.0f to %.0f, give or take a tenth and %d", n, seconds, least, most, credit)
+		t.Errorf("%.0f requests passed in %.1f s, want from %.0f to %.0f, give or take a tenth and %d", n, seconds,
+			least, most, credit)
 	}
 	if len(limited.times) == 0 {
 		t.Error("nothing was refused: it was not asked for more than the rate")
@@ -115,8 +118,10 @@ func (r *refusals) asked() (all time.Duration) {
 // askOnce requests an attestation and returns the status.
 func askOnce(t *testing.T, base, token string) int {
 	r := randomRequest()
-	body := `{"unspendableAddress":"` + r.UnspendableAddress.String() + `","beneficiary":"` + r.Beneficiary.String() + `"}`
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/functions/v1/attest", strings.NewReader(body))
+	body := `{"unspendableAddress":"` + r.UnspendableAddress.String() + `","beneficiary":"` + r.Beneficiary.String() +
+		`"}`
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/functions/v1/attest",
+		strings.NewReader(body))
 	if err != nil {
 		t.Error(err)
 		return 0

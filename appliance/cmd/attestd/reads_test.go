@@ -47,7 +47,8 @@ func TestReadsAreOpenUnlessAKeyIsRequired(t *testing.T) {
 	t.Parallel()
 	d := newDaemonFolder(t)
 	d.start(t)
-	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(countsQuery)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
+	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(
+		countsQuery)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
 		t.Errorf("without a key: %s %s", resp.Status, body)
 	}
 	d.kill(t)
@@ -65,7 +66,8 @@ func TestReadsAreOpenUnlessAKeyIsRequired(t *testing.T) {
 		"the key":         {http.MethodPost, d.token, http.StatusOK},
 		"preflight":       {http.MethodOptions, "", http.StatusNoContent},
 	} {
-		if resp, body := d.ask(t, c.method, daemon.GraphQLPath, c.key, strings.NewReader(countsQuery)); resp.StatusCode != c.want {
+		if resp, body := d.ask(t, c.method, daemon.GraphQLPath, c.key,
+			strings.NewReader(countsQuery)); resp.StatusCode != c.want {
 			t.Errorf("%s: %s %s, want %d", name, resp.Status, body, c.want)
 		}
 	}
@@ -106,7 +108,8 @@ func TestRefusedLargeQueriesAreAnsweredToPlainClients(t *testing.T) {
 				Extensions struct{ Code string }
 			}
 		}
-		if err := json.Unmarshal([]byte(text), &answer); err != nil || resp.StatusCode != http.StatusRequestEntityTooLarge || len(answer.Errors) != 1 {
+		if err := json.Unmarshal([]byte(text), &answer); err != nil ||
+			resp.StatusCode != http.StatusRequestEntityTooLarge || len(answer.Errors) != 1 {
 			t.Errorf("%s: %s %v %s", name, resp.Status, err, text)
 		}
 	}
@@ -134,7 +137,8 @@ func TestTheHealthOfChainsIsShownAsTheHostedServiceDoes(t *testing.T) {
 			Status, Environment string
 		} `json:"v2_health_check"`
 	}
-	if err := json.Unmarshal([]byte(body), &answer); err != nil || resp.StatusCode != http.StatusOK || len(answer.Checks) == 0 {
+	if err := json.Unmarshal([]byte(body), &answer); err != nil || resp.StatusCode != http.StatusOK ||
+		len(answer.Checks) == 0 {
 		t.Errorf("%s %v %s", resp.Status, err, body)
 	}
 }

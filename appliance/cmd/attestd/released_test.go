@@ -35,11 +35,13 @@ func buildRevision(t *testing.T, revision string) (program string) {
 	t.Helper()
 	source := t.TempDir()
 	archive := filepath.Join(source, "source.tar")
-	if out, err := exec.Command("git", "-C", "../../..", "archive", "--output", archive, revision).CombinedOutput(); err != nil {
+	if out, err := exec.Command("git", "-C", "../../..", "archive", "--output", archive,
+		revision).CombinedOutput(); err != nil {
 		t.Skipf("the source of %s is not here: %v: %s", revision, err, out)
 	}
 	program = filepath.Join(source, "attestd")
-	build := exec.Command("sh", "-ec", "tar -xf source.tar && go build -buildvcs=false -o "+program+" ./appliance/cmd/attestd")
+	build := exec.Command("sh", "-ec",
+		"tar -xf source.tar && go build -buildvcs=false -o "+program+" ./appliance/cmd/attestd")
 	build.Dir = source
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", revision, err, out)
@@ -56,10 +58,12 @@ type mixed struct {
 	current  *daemonProcess
 }
 
-// startMixed starts the released appliance. Its own attestd makes its folder and the tables, and moves its journal there.
+// startMixed starts the released appliance. Its own attestd makes its folder and the tables, and moves its journal
+// there.
 func startMixed(t *testing.T, program string) *mixed {
 	t.Helper()
-	m := &mixed{T: t, server: postgrestest.NewServer(t, nil), released: &daemonProcess{dir: t.TempDir(), program: program}}
+	m := &mixed{T: t, server: postgrestest.NewServer(t, nil),
+		released: &daemonProcess{dir: t.TempDir(), program: program}}
 	m.server.Exec(t, postgrestest.Owner, "CREATE DATABASE "+clusterDatabase)
 	m.owner = m.server.URL(clusterDatabase)
 	listen := freeAddress(t)
@@ -179,7 +183,8 @@ func (m *mixed) sideBySide() {
 	for _, pair := range [][2]*daemonProcess{{m.current, m.released}, {m.released, m.current}} {
 		at, other := pair[0], pair[1]
 		made := m.attests(at)
-		if resp, body := other.ask(m.T, http.MethodGet, "/functions/v1/attest/"+made.ID.String(), other.token, nil); resp.StatusCode != http.StatusOK {
+		if resp, body := other.ask(m.T, http.MethodGet, "/functions/v1/attest/"+made.ID.String(), other.token,
+			nil); resp.StatusCode != http.StatusOK {
 			m.Errorf("an attestation of the other: %s %s", resp.Status, body)
 		}
 		at.run(m, "pause", "--reason", "a test")

@@ -41,7 +41,8 @@ A policy or a screening list that is empty, or has fewer than half of its previo
 			needRestart, err := a.reloadDaemon(cmd.Context())
 			if errors.Is(err, client.ErrNotRunning) && confirmed != (daemon.Confirmed{}) {
 				return a.print(map[string]any{"ok": true}, func(w io.Writer) {
-					fmt.Fprintln(w, "attestd is not running; its next start accepts the current policy and screening list.")
+					fmt.Fprintln(w,
+						"attestd is not running; its next start accepts the current policy and screening list.")
 				})
 			}
 			if err != nil {
@@ -50,13 +51,15 @@ A policy or a screening list that is empty, or has fewer than half of its previo
 			return a.print(map[string]any{"ok": true, "needRestart": needRestart}, func(w io.Writer) {
 				fmt.Fprintln(w, "The configuration is reloaded.")
 				if len(needRestart) > 0 {
-					fmt.Fprintf(w, "These changed settings need a restart (systemctl restart attestd): %s\n", strings.Join(needRestart, ", "))
+					fmt.Fprintf(w, "These changed settings need a restart (systemctl restart attestd): %s\n",
+						strings.Join(needRestart, ", "))
 				}
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&confirmed.Empty, "allow-empty", false, "accept a policy or a screening list without entries")
-	cmd.Flags().BoolVar(&confirmed.Shorter, "allow-shorter", false, "accept one with fewer than half of its previous entries")
+	cmd.Flags().BoolVar(&confirmed.Shorter, "allow-shorter", false,
+		"accept one with fewer than half of its previous entries")
 	return cmd
 }
 

@@ -30,7 +30,8 @@ func newReplica(a *app) *cobra.Command {
 queries. It is a separate file, replica.db in data_dir. You can delete it at any time and fill it again: from
 the upstream of graphql.upstream, which the daemon follows, or from a file of rows. While the daemon runs,
 these commands use its admin socket; otherwise they open the file.`,
-		newReplicaStatus(a), newReplicaSync(a), newReplicaVerify(a), newReplicaImport(a), newReplicaExport(a), newReplicaGenerate(a))
+		newReplicaStatus(a), newReplicaSync(a), newReplicaVerify(a), newReplicaImport(a), newReplicaExport(a),
+		newReplicaGenerate(a))
 }
 
 // replicaBackend serves the replica commands.
@@ -102,7 +103,8 @@ func (f offlineReplica) ReplicaStatus(ctx context.Context) (wire.ReplicaStatus, 
 	return status, err
 }
 
-func (f offlineReplica) VerifyReplica(ctx context.Context, sample int, progress func(done, total int64)) (follower.Report, error) {
+func (f offlineReplica) VerifyReplica(ctx context.Context, sample int,
+	progress func(done, total int64)) (follower.Report, error) {
 	upstream, err := f.upstream()
 	if err != nil {
 		return follower.Report{}, err
@@ -182,11 +184,14 @@ describes the rows.`,
   zcat dump.ndjson.gz | attestd replica import - --keep-going`,
 		Args: oneArg("FILE (or - for standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withReplica(cmd, func(to replicaBackend) error { return a.importRows(cmd.Context(), to, args[0], o) })
+			return a.withReplica(cmd, func(to replicaBackend) error {
+				return a.importRows(cmd.Context(), to, args[0], o)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&o.KeepGoing, "keep-going", false, "skip bad lines instead of stopping at the first")
-	cmd.Flags().BoolVar(&o.Restart, "restart", false, "start at the first line, even if an import of this file was interrupted")
+	cmd.Flags().BoolVar(&o.Restart, "restart", false,
+		"start at the first line, even if an import of this file was interrupted")
 	return cmd
 }
 
@@ -218,7 +223,8 @@ func (a *app) importRows(ctx context.Context, to replicaBackend, file string, o 
 		dataset.Imported
 		Seconds float64 `json:"seconds"`
 	}{done, done.Elapsed.Seconds()}, func(w io.Writer) {
-		fmt.Fprintf(w, "%d rows in %s, %.0f per second: %d new, %d changed, %d unchanged", done.Rows, done.Elapsed.Round(time.Millisecond), done.Rate, done.Inserted, done.Updated, done.Unchanged)
+		fmt.Fprintf(w, "%d rows in %s, %.0f per second: %d new, %d changed, %d unchanged", done.Rows,
+			done.Elapsed.Round(time.Millisecond), done.Rate, done.Inserted, done.Updated, done.Unchanged)
 		if done.Resumed > 0 {
 			fmt.Fprintf(w, "; continued after line %d", done.Resumed)
 		}
@@ -239,9 +245,10 @@ The file appears only when it is complete. The same rows give the same bytes.`,
 		Args:    oneArg("FILE (or - for standard output)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withReplica(cmd, func(from replicaBackend) error {
-				return a.writeRows(cmd.Context(), args[0], unitRows, func(w io.Writer, update func(done, total int64)) (int64, error) {
-					return exportRows(cmd.Context(), from, w, update)
-				})
+				return a.writeRows(cmd.Context(), args[0], unitRows,
+					func(w io.Writer, update func(done, total int64)) (int64, error) {
+						return exportRows(cmd.Context(), from, w, update)
+					})
 			})
 		},
 	}
@@ -275,7 +282,8 @@ func (c *lineCounter) Write(p []byte) (int, error) {
 }
 
 // writeRows writes a file of rows, and prints their number.
-func (a *app) writeRows(ctx context.Context, name, unit string, write func(w io.Writer, update func(done, total int64)) (int64, error)) error {
+func (a *app) writeRows(ctx context.Context, name, unit string,
+	write func(w io.Writer, update func(done, total int64)) (int64, error)) error {
 	update, end := a.progress("write", unit)
 	var count int64
 	err := dataset.WriteFile(name, a.out, func(w io.Writer) (err error) {
@@ -309,20 +317,23 @@ same seed, number and day give the same data.`,
 			o := dataset.GenerateOptions{Transfers: transfers, Seed: seed, Now: time.Now()}
 			if output != "" {
 				o.Now = time.Now().UTC().Truncate(24 * time.Hour)
-				return a.writeRows(cmd.Context(), output, unitTransfers, func(w io.Writer, update func(done, total int64)) (int64, error) {
-					return generateRows(cmd.Context(), o, w, update)
-				})
+				return a.writeRows(cmd.Context(), output, unitTransfers,
+					func(w io.Writer, update func(done, total int64)) (int64, error) {
+						return generateRows(cmd.Context(), o, w, update)
+					})
 			}
 			return a.withReplica(cmd, func(to replicaBackend) error { return a.generate(cmd.Context(), to, o) })
 		},
 	}
 	cmd.Flags().IntVar(&transfers, "transfers", 10_000, "number of transfers")
 	cmd.Flags().Uint64Var(&seed, "seed", 1, "which data")
-	cmd.Flags().StringVarP(&output, "file", "f", "", "write NDJSON to this file instead, or zstd if it ends with .zst; - for standard output")
+	cmd.Flags().StringVarP(&output, "file", "f", "",
+		"write NDJSON to this file instead, or zstd if it ends with .zst; - for standard output")
 	return cmd
 }
 
-func generateRows(ctx context.Context, o dataset.GenerateOptions, w io.Writer, update func(done, total int64)) (count int64, err error) {
+func generateRows(ctx context.Context, o dataset.GenerateOptions, w io.Writer,
+	update func(done, total int64)) (count int64, err error) {
 	var line []byte
 	err = dataset.Generate(ctx, o, countTransfers(o.Transfers, update, func(rows []index.Row) error {
 		for _, row := range rows {
@@ -352,7 +363,9 @@ func (a *app) generate(ctx context.Context, to replicaBackend, o dataset.Generat
 		return interrupted(ctx, err, "%d rows are in the replica; run the same command again to continue", rows)
 	}
 	return a.print(written, func(w io.Writer) {
-		fmt.Fprintf(w, "%d transfers with their chains, tokens and packets, generated in %s: %d rows new, %d changed, %d unchanged.\n",
-			o.Transfers, time.Since(start).Round(time.Millisecond), written.Inserted, written.Updated, written.Unchanged)
+		fmt.Fprintf(w,
+			"%d transfers with their chains, tokens and packets, generated in %s: %d rows new, %d changed, %d unchanged.\n",
+			o.Transfers, time.Since(start).Round(time.Millisecond), written.Inserted, written.Updated,
+			written.Unchanged)
 	})
 }

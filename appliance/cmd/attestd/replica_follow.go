@@ -51,7 +51,8 @@ is in step.`, syncGiveUp),
 			return errors.Join(a.sync(cmd, backend, address), backend.Close())
 		},
 	}
-	cmd.Flags().StringVar(&address, "upstream", "", "address of the GraphQL endpoint to read; overrides graphql.upstream")
+	cmd.Flags().StringVar(&address, "upstream", "",
+		"address of the GraphQL endpoint to read; overrides graphql.upstream")
 	return cmd
 }
 
@@ -166,7 +167,8 @@ func (a *app) syncDaemon(ctx context.Context, daemon *client.Admin) error {
 	return a.printSynced(status, time.Since(began))
 }
 
-func waitInStep(ctx context.Context, daemon *client.Admin, s follower.Status, began time.Time, show func(follower.Status)) (follower.Status, error) {
+func waitInStep(ctx context.Context, daemon *client.Admin, s follower.Status, began time.Time,
+	show func(follower.Status)) (follower.Status, error) {
 	tick := time.NewTicker(syncLook)
 	defer tick.Stop()
 	working := began // time of the last poll without a failure
@@ -176,7 +178,9 @@ func waitInStep(ctx context.Context, daemon *client.Admin, s follower.Status, be
 			working = time.Now()
 		}
 		if time.Since(working) > syncGiveUp {
-			return s, fmt.Errorf("the upstream has not answered for %s; the daemon keeps retrying. Check graphql.upstream and the network: %s", syncGiveUp, text.OneLine(s.LastError))
+			return s,
+				fmt.Errorf(
+					"the upstream has not answered for %s; the daemon keeps retrying. Check graphql.upstream and the network: %s", syncGiveUp, text.OneLine(s.LastError))
 		}
 		select {
 		case <-ctx.Done():
@@ -205,13 +209,17 @@ type synced struct {
 func (a *app) printSynced(s follower.Status, took time.Duration) error {
 	result := synced{s, took.Seconds(), float64(s.Written) / took.Seconds()}
 	return a.print(result, func(w io.Writer) {
-		fmt.Fprintf(w, "Synchronized with %s: %d packets and %d transfers. %d rows written in %s, %.0f per second.\n", s.Upstream,
-			s.Rows[index.PacketType.Name].Here, s.Rows[index.TransferType.Name].Here, s.Written, took.Round(time.Millisecond), result.PerSecond)
+		fmt.Fprintf(w, "Synchronized with %s: %d packets and %d transfers. %d rows written in %s, %.0f per second.\n",
+			s.Upstream,
+			s.Rows[index.PacketType.Name].Here, s.Rows[index.TransferType.Name].Here, s.Written,
+			took.Round(time.Millisecond), result.PerSecond)
 		if len(s.Missing) > 0 {
-			fmt.Fprintf(w, "These fields are null, because the upstream's schema lacks them: %s.\n", text.OneLine(strings.Join(s.Missing, ", ")))
+			fmt.Fprintf(w, "These fields are null, because the upstream's schema lacks them: %s.\n",
+				text.OneLine(strings.Join(s.Missing, ", ")))
 		}
 		if s.Unverified > 0 {
-			fmt.Fprintf(w, "%d rows fail verification and are quarantined. To list them: attestd replica verify\n", s.Unverified)
+			fmt.Fprintf(w, "%d rows fail verification and are quarantined. To list them: attestd replica verify\n",
+				s.Unverified)
 		}
 	})
 }
@@ -219,7 +227,8 @@ func (a *app) printSynced(s follower.Status, took time.Duration) error {
 // followerFields are the fields of a follower in 'attestd replica status'.
 func followerFields(s follower.Status, running bool) [][2]string {
 	if !running {
-		return [][2]string{{"upstream", s.Upstream}, {"follower", "not running, because the daemon is not running"}, {"in step", text.Age(s.InStep)}}
+		return [][2]string{{"upstream", s.Upstream}, {"follower", "not running, because the daemon is not running"},
+			{"in step", text.Age(s.InStep)}}
 	}
 	readBack := [2]string{"backfilled", text.Age(s.Backfilled)}
 	if s.Backfilled.IsZero() {
@@ -298,7 +307,8 @@ func writeReport(w io.Writer, r follower.Report) {
 	var counts [][]string
 	for _, t := range index.RowTypes {
 		count := r.Rows[t.Name]
-		counts = append(counts, []string{t.Name + "s", orDash(nonZero(count.Here)), orDash(nonZero(count.Upstream)), fmt.Sprint(r.Compared[t.Name])})
+		counts = append(counts, []string{t.Name + "s", orDash(nonZero(count.Here)), orDash(nonZero(count.Upstream)),
+			fmt.Sprint(r.Compared[t.Name])})
 	}
 	table(w, "KIND\tHERE\tUPSTREAM\tCOMPARED", counts)
 	if r.Differing > 0 {
@@ -327,13 +337,16 @@ func verdict(r follower.Report) (lines []string) {
 		say("The replica equals its upstream.")
 	}
 	if r.Differing > 0 {
-		say("%d rows differ from the upstream. Rows that changed during the comparison are no fault: run 'attestd replica sync', and verify again. If the differences stay, rebuild the replica: stop attestd, delete replica.db, start attestd.", r.Differing)
+		say(
+			"%d rows differ from the upstream. Rows that changed during the comparison are no fault: run 'attestd replica sync', and verify again. If the differences stay, rebuild the replica: stop attestd, delete replica.db, start attestd.", r.Differing)
 	}
 	if r.Doubtful > 0 {
-		say("%d rows fail verification. The upstream is faulty or dishonest: ask its operator. The rows are quarantined until the upstream corrects them, and served only with graphql.serve_unverified.", r.Doubtful)
+		say(
+			"%d rows fail verification. The upstream is faulty or dishonest: ask its operator. The rows are quarantined until the upstream corrects them, and served only with graphql.serve_unverified.", r.Doubtful)
 	}
 	if !r.CountsAgree {
-		say("The upstream has a different number of rows. The replica is behind, or the upstream has removed rows: run 'attestd replica sync', and verify again.")
+		say(
+			"The upstream has a different number of rows. The replica is behind, or the upstream has removed rows: run 'attestd replica sync', and verify again.")
 	}
 	if r.Behind > 0 {
 		say("%d rows of packets in transit are behind; the follower updates them automatically.", r.Behind)

@@ -58,10 +58,13 @@ is lost.`,
 		},
 	}
 	cmd.Flags().BoolVar(&r.force, "force", false, "move the existing files aside")
-	cmd.Flags().BoolVar(&r.discardNewer, "discard-newer", false, "with --force: also if the existing journal has records that the backup lacks")
-	cmd.Flags().StringVar(&r.published, "published", "", "file with the newest published checkpoint, if data_dir has no high-water mark; if the backup has all of its records, the log continues under its name")
+	cmd.Flags().BoolVar(&r.discardNewer, "discard-newer", false,
+		"with --force: also if the existing journal has records that the backup lacks")
+	cmd.Flags().StringVar(&r.published, "published", "",
+		"file with the newest published checkpoint, if data_dir has no high-water mark; if the backup has all of its records, the log continues under its name")
 	cmd.Flags().StringVar(&r.identity, "identity", "", "identity file of age-keygen to decrypt the backup's log key")
-	cmd.Flags().StringVar(&r.passphraseFile, "passphrase-file", "", "file with the passphrase to decrypt the backup's log key; - for standard input (default: backup.passphrase_file)")
+	cmd.Flags().StringVar(&r.passphraseFile, "passphrase-file", "",
+		"file with the passphrase to decrypt the backup's log key; - for standard input (default: backup.passphrase_file)")
 	cmd.Flags().BoolVar(&r.newLogKey, "new-log-key", false, "continue as a new log with a new log key")
 	return cmd
 }
@@ -94,7 +97,8 @@ func (r restore) run(ctx context.Context, name string) error {
 	defer f.Close()
 	auditing := func() (func(done, total int64), func()) { return r.progress("check", unitRecords) }
 	options := archive.RestoreOptions{
-		Force: r.force, DiscardNewer: r.discardNewer, Published: published, By: operator(), Auditing: auditing, NewLogKey: r.newLogKey,
+		Force: r.force, DiscardNewer: r.discardNewer, Published: published, By: operator(), Auditing: auditing,
+		NewLogKey: r.newLogKey,
 	}
 	if options.Identities, err = r.identities(c); err != nil {
 		return err
@@ -124,7 +128,8 @@ func (r restore) run(ctx context.Context, name string) error {
 		OK bool `json:"ok"`
 		archive.Restored
 	}{true, done}, func(w io.Writer) {
-		fmt.Fprintf(w, "%d records as of %s are restored, each with a valid signature.\n", done.Records, text.Time(done.Time))
+		fmt.Fprintf(w, "%d records as of %s are restored, each with a valid signature.\n", done.Records,
+			text.Time(done.Time))
 		for _, path := range done.MovedAside {
 			fmt.Fprintf(w, "The old files are now %s.\n", path)
 		}
@@ -132,7 +137,8 @@ func (r restore) run(ctx context.Context, name string) error {
 			fmt.Fprintf(w, "The journal continues as a new log, because %s:\n", l.Why)
 			printLog(w, l.Origin, l.VerifierKey)
 		}
-		fmt.Fprintln(w, "The backup lacks everything after that time, such as issued attestations and revocations of API keys.")
+		fmt.Fprintln(w,
+			"The backup lacks everything after that time, such as issued attestations and revocations of API keys.")
 	})
 }
 
@@ -163,9 +169,10 @@ func (r restore) identities(c *config.Config) ([]age.Identity, error) {
 
 // recordRestored writes an event to the journal. Its details are the time and the number of records of the backup.
 func recordRestored(ctx context.Context, c *config.Config, done archive.Restored) error {
-	return daemon.RecordEvent(ctx, c, appliance.Event{Kind: appliance.EventRestored, By: operator(), Details: map[string]string{
-		"backup": done.Time.UTC().Format(time.RFC3339), "records": strconv.FormatInt(done.Records, 10),
-	}})
+	return daemon.RecordEvent(ctx, c,
+		appliance.Event{Kind: appliance.EventRestored, By: operator(), Details: map[string]string{
+			"backup": done.Time.UTC().Format(time.RFC3339), "records": strconv.FormatInt(done.Records, 10),
+		}})
 }
 
 // explain adds the flags that allow a refused restore.
@@ -173,7 +180,8 @@ func (r restore) explain(name string, err error) error {
 	inPlace, ok := errors.AsType[*archive.InPlaceError](err)
 	switch {
 	case errors.Is(err, archive.ErrSealed):
-		return fmt.Errorf("restore %s: %w: give --identity FILE or --passphrase-file FILE; or --new-log-key, to continue as a new log", name, err)
+		return fmt.Errorf(
+			"restore %s: %w: give --identity FILE or --passphrase-file FILE; or --new-log-key, to continue as a new log", name, err)
 	case !ok:
 		return fmt.Errorf("restore %s: %w", name, err)
 	case !r.force && inPlace.Lost == "":

@@ -16,7 +16,8 @@ import (
 func TestABackupReplacesAJournalWhoseLeavesCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for name, index := range map[string]uint64{
-		"the event with which the log goes on": 0, "a record": 7, "the newest record": keptRecords, "the newest leaf": keptRecords + 1,
+		"the event with which the log goes on": 0, "a record": 7, "the newest record": keptRecords,
+		"the newest leaf": keptRecords + 1,
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -32,7 +32,8 @@ func signedBy(ts *testscript.TestScript, negated bool, args []string) {
 	ts.Check(a.Verify())
 	var status hsm.Status
 	command := exec.Command("attestd", "hsm", "status", "--output", "json")
-	command.Env = []string{"PATH=" + ts.Getenv("PATH"), "ATTESTD_CONFIG=" + ts.Getenv("ATTESTD_CONFIG"), "ATTESTD_ADMIN_SOCKET=" + ts.Getenv("ATTESTD_ADMIN_SOCKET")}
+	command.Env = []string{"PATH=" + ts.Getenv("PATH"), "ATTESTD_CONFIG=" + ts.Getenv("ATTESTD_CONFIG"),
+		"ATTESTD_ADMIN_SOCKET=" + ts.Getenv("ATTESTD_ADMIN_SOCKET")}
 	out, err := command.Output()
 	ts.Check(err)
 	ts.Check(json.Unmarshal(out, &status))
@@ -59,8 +60,10 @@ func walk(ts *testscript.TestScript, negated bool, args []string) {
 		}
 		return
 	}
-	typed := strings.NewReplacer("/etc/attestd/", ts.MkAbs("etc")+"/", "/root/", ts.MkAbs("root")+"/", "systemctl reload attestd", "attestd reload",
-		"key bind ID", `key bind "$(attestd key list | awk '$2 == "first" { print $1 }')"`).Replace(prompt.ReplaceAllString(blocks[number-1][1], ""))
+	typed := strings.NewReplacer("/etc/attestd/", ts.MkAbs("etc")+"/", "/root/", ts.MkAbs("root")+"/",
+		"systemctl reload attestd", "attestd reload",
+		"key bind ID", `key bind "$(attestd key list | awk '$2 == "first" { print $1 }')"`).Replace(
+		prompt.ReplaceAllString(blocks[number-1][1], ""))
 	ts.Check(ts.Exec("bash", "-e", "-o", "pipefail", "-c", typed))
 	if negated {
 		ts.Fatalf("docs/rotation.md has more blocks than are typed")
@@ -211,7 +214,8 @@ func TestAKeyWhoseTokenIsAwayHoldsNobodyElseUp(t *testing.T) {
 	d.configure(longRequests)
 	d.start(t)
 	defer d.kill(t)
-	if out := d.run(t, "health", "--ready"); !strings.Contains(out, first.Address) || !strings.Contains(out, "key next: ") {
+	if out := d.run(t, "health", "--ready"); !strings.Contains(out, first.Address) ||
+		!strings.Contains(out, "key next: ") {
 		t.Errorf("health says %s", out)
 	}
 	attestWhile(t, d, 2, func() {})
@@ -230,7 +234,8 @@ func TestAKeyWhoseTokenIsAwayHoldsNobodyElseUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "the key is opened", func() (bool, string) { return d.keyStatuses(t)[1].Ready, string(d.log()) })
-	if a, err := bound.Attest(t.Context(), randomRequest(), client.AttestOptions{}); err != nil || a.SignerAddress.String() != next.Address {
+	if a, err := bound.Attest(t.Context(), randomRequest(), client.AttestOptions{}); err != nil ||
+		a.SignerAddress.String() != next.Address {
 		t.Errorf("an API key bound to next got %+v, %v", a, err)
 	}
 }

@@ -47,7 +47,8 @@ serve the API instead of server.listen.`,
 			if err := daemon.RequireSetup(&a.source, c); err != nil {
 				return err
 			}
-			o := daemon.Options{Load: load, Level: new(slog.LevelVar), Sockets: sockets, Version: version(), Doctor: a.examine(a.source)}
+			o := daemon.Options{Load: load, Level: new(slog.LevelVar), Sockets: sockets, Version: version(),
+				Doctor: a.examine(a.source)}
 			o.Level.Set(c.Level())
 			surviveClosedLog()
 			stderr, logger := a.err, func(w io.Writer) *slog.Logger { return logTo(c, w, isTerminal(a.err), o.Level) }

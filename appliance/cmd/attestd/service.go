@@ -20,7 +20,8 @@ import (
 //
 // An HSM library such as SoftHSM writes token files, which the daemon could not open if they belonged to root. systemd
 // gives a credential only to the daemon's own process, but root can decrypt it.
-func (a *app) atToken(ctx context.Context, c *config.Config, uri hsm.URI, stdin io.Reader, args ...string) (done bool, err error) {
+func (a *app) atToken(ctx context.Context, c *config.Config, uri hsm.URI, stdin io.Reader,
+	args ...string) (done bool, err error) {
 	owner, err := service.UserOf(c.DataDir)
 	if err != nil {
 		return false, err
@@ -36,7 +37,8 @@ func (a *app) atToken(ctx context.Context, c *config.Config, uri hsm.URI, stdin 
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, a.out, a.err
 	if !owner.IsRoot() {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: owner.UID, Gid: owner.GID, Groups: owner.Groups}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: owner.UID, Gid: owner.GID,
+			Groups: owner.Groups}}
 		cmd.Dir = "/"
 	}
 	if !needsCredential {

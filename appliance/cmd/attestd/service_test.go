@@ -19,7 +19,8 @@ func fakeSystemdCreds(t *testing.T, pin string) {
 		t.Skip("only root decrypts credentials")
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "systemd-creds"), []byte("#!/bin/sh\necho "+pin+"\n"), 0o700); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "systemd-creds"), []byte("#!/bin/sh\necho "+pin+"\n"),
+		0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
@@ -62,11 +63,13 @@ func TestADecryptedPINThatCannotBeRemovedIsReported(t *testing.T) {
 				makeBusy(t, folder)
 				return test.child
 			})
-			if err == nil || !strings.Contains(err.Error(), "by hand") || !strings.Contains(err.Error(), folder) || !errors.Is(err, test.is) && test.is != nil {
+			if err == nil || !strings.Contains(err.Error(), "by hand") || !strings.Contains(err.Error(), folder) ||
+				!errors.Is(err, test.is) && test.is != nil {
 				t.Errorf("got %v, want the folder %s and what to do", err, folder)
 			}
 			var printed strings.Builder
-			if status := exitStatus(&printed, err, false); status != exitFailure || !strings.Contains(printed.String(), folder) {
+			if status := exitStatus(&printed, err, false); status != exitFailure ||
+				!strings.Contains(printed.String(), folder) {
 				t.Errorf("exit status %d, and printed %q", status, printed.String())
 			}
 		})

@@ -60,13 +60,15 @@ missing. Run it as root; the files then belong to the service's user.`,
 				return usagef(cmd, "--with-password needs --bundle")
 			}
 			if !o.Yes && (!isTerminal(a.in) || a.json()) {
-				return usagef(cmd, "no terminal for questions: give --yes, and flags for values that differ from the defaults")
+				return usagef(cmd,
+					"no terminal for questions: give --yes, and flags for values that differ from the defaults")
 			}
 			if !slices.Contains([]string{"auto", "credential", "file"}, o.PINStore) {
 				return usagef(cmd, "--pin-store must be auto, credential or file, not %q", o.PINStore)
 			}
 			if ignored := o.Ignored(&a.source, cmd.Flags().Changed); len(ignored) > 0 {
-				return usagef(cmd, "%s exists and has a token, so setup would ignore %s; change the file, then run: attestd reload",
+				return usagef(cmd,
+					"%s exists and has a token, so setup would ignore %s; change the file, then run: attestd reload",
 					a.source.Path(), strings.Join(ignored, ", "))
 			}
 			return a.setup(cmd.Context(), o)
@@ -74,10 +76,13 @@ missing. Run it as root; the files then belong to the service's user.`,
 	}
 	addSetupFlags(cmd, &o)
 	f := cmd.Flags()
-	f.StringVar(&bundle.file, "bundle", "", "on a member of a cluster: only write a bundle for a new member to this file, with mode 0600")
-	f.BoolVar(&bundle.withPassword, "with-password", false, "with --bundle: include the database's password of store.url")
+	f.StringVar(&bundle.file, "bundle", "",
+		"on a member of a cluster: only write a bundle for a new member to this file, with mode 0600")
+	f.BoolVar(&bundle.withPassword, "with-password", false,
+		"with --bundle: include the database's password of store.url")
 	f.StringVar(&o.Join, "join", "", "bundle of the cluster to join")
-	f.StringVar(&o.PassphraseFile, "passphrase-file", "", "with --bundle or --join: file with the bundle's passphrase; - for standard input")
+	f.StringVar(&o.PassphraseFile, "passphrase-file", "",
+		"with --bundle or --join: file with the bundle's passphrase; - for standard input")
 	return cmd
 }
 
@@ -88,18 +93,23 @@ func addSetupFlags(cmd *cobra.Command, o *setup.Options) {
 	f.StringVar(&o.Token, "token", "attestd", "label of the token; a missing SoftHSM token is created")
 	f.StringVar(&o.Key, "key", "attestor", "label of the key; a missing key is created")
 	f.StringVar(&o.PINFile, "pin-file", "", "file with the user PIN of an existing token; - for standard input")
-	f.StringVar(&o.SOPINFile, "so-pin-file", "", "file with the security officer's PIN, to initialise a token of an HSM")
-	f.StringVar(&o.PINStore, "pin-store", "auto", "storage of the PIN: credential (encrypted by systemd-creds), file, or auto: a credential if possible")
+	f.StringVar(&o.SOPINFile, "so-pin-file", "",
+		"file with the security officer's PIN, to initialise a token of an HSM")
+	f.StringVar(&o.PINStore, "pin-store",
+		"auto", "storage of the PIN: credential (encrypted by systemd-creds), file, or auto: a credential if possible")
 	f.StringVar(&o.Listen, "listen", "", "address and port of the API (server.listen)")
 	f.StringVar(&o.TLSCert, "tls-cert", "", "certificate chain (server.tls.cert)")
 	f.StringVar(&o.TLSKey, "tls-key", "", "the certificate's key (server.tls.key)")
-	f.BoolVar(&o.AllowPlainHTTP, "allow-plain-http", false, "serve without TLS on an address that other machines can reach, such as behind a proxy (server.allow_plain_http)")
+	f.BoolVar(&o.AllowPlainHTTP, "allow-plain-http", false,
+		"serve without TLS on an address that other machines can reach, such as behind a proxy (server.allow_plain_http)")
 	f.StringVar(&o.Scheme, "scheme", "", "digest scheme that the verifying contract expects (attestation.scheme)")
-	f.StringVar(&o.BackupRecipient, "backup-recipient", "", "age recipient of the log key in backups (backup.recipient); without it, backups omit the key")
+	f.StringVar(&o.BackupRecipient, "backup-recipient", "",
+		"age recipient of the log key in backups (backup.recipient); without it, backups omit the key")
 	f.StringVar(&o.DataDir, "data-dir", "", "folder of API keys and journal (data_dir)")
 	f.StringVar(&o.User, "user", "", "user of the daemon (default: attestd if root runs setup, otherwise you)")
 	f.StringVar(&o.APIKeyName, "api-key-name", "first", "name of the first API key")
-	f.StringVar(&o.APIKeyFile, "api-key-file", "", "file for the first API key's token; - shows it once (default: api-key in the folder of the configuration)")
+	f.StringVar(&o.APIKeyFile, "api-key-file", "",
+		"file for the first API key's token; - shows it once (default: api-key in the folder of the configuration)")
 }
 
 // setup passes the terminal, and ways to run this program again, to setup.Run.
@@ -168,7 +178,8 @@ func (a *app) writeSetup(w io.Writer, o setup.Options, r setup.Result) {
 		return
 	}
 	if r.AwaitsJournal {
-		fmt.Fprintln(w, "\nThere is no journal yet, and no API key. If this machine replaces another, restore the newest backup:")
+		fmt.Fprintln(w,
+			"\nThere is no journal yet, and no API key. If this machine replaces another, restore the newest backup:")
 		fmt.Fprintln(w, "\n  attestd restore FILE")
 		fmt.Fprintf(w, "\nOtherwise create an API key: attestd key create --name %s\n", text.ShellWord(o.APIKeyName))
 	}

@@ -115,7 +115,8 @@ func TestDrillNothingIsMissingAtTheSinksAfterSIGKILL(t *testing.T) {
 	}
 	got.mu.Lock()
 	defer got.mu.Unlock()
-	for name, lines := range map[string][]string{"syslog": got.lines, "file": strings.Split(strings.TrimSpace(string(text)), "\n")} {
+	for name, lines := range map[string][]string{"syslog": got.lines,
+		"file": strings.Split(strings.TrimSpace(string(text)), "\n")} {
 		checkShipped(t, name, lines, status.TreeSize)
 	}
 }

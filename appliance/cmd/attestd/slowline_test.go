@@ -121,7 +121,8 @@ func newLongAgo(tb testing.TB, transfers int) (*daemonProcess, *dataset.World) {
 	tb.Helper()
 	up := newDaemonFolder(tb)
 	up.configure("ATTESTD_LIMITS_GRAPHQL_RATE=unlimited")
-	world := newWorld(tb, up, dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)})
+	world := newWorld(tb, up,
+		dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)})
 	return up, world
 }
 
@@ -150,7 +151,8 @@ func TestDrillAnApplianceIsFollowedInFewBytes(t *testing.T) {
 		t.Fatal(difference)
 	}
 	t.Logf("%d bytes for each transfer, on %d connections: %s", carried/transfers, l.connections.Load(), out)
-	if most := mostBytesEach*transfers + int64(mostBytesASecond*took.Seconds()); carried > most || l.connections.Load() > 2 {
+	if most := mostBytesEach*transfers + int64(mostBytesASecond*took.Seconds()); carried > most ||
+		l.connections.Load() > 2 {
 		t.Errorf("%d bytes in %s, at most %d are wanted; %d connections", carried, took, most, l.connections.Load())
 	}
 }
@@ -192,8 +194,10 @@ func BenchmarkSlowLine(b *testing.B) {
 		lags := live.measure(b.Context(), b, up, d, world)
 		followed := l.bytes.Load() - caught
 		d.kill(b)
-		fmt.Printf("\ncatching up: %d bytes for each of %d transfers, %.0f a second\n", caught/transfers, transfers, transfers/took.Seconds())
-		fmt.Printf("%d new ones a second: %d bytes for each of %d, with all look-ups; lag p50 %s, p99 %s\n\n", live.perSecond, followed/int64(len(lags)), len(lags),
+		fmt.Printf("\ncatching up: %d bytes for each of %d transfers, %.0f a second\n", caught/transfers, transfers,
+			transfers/took.Seconds())
+		fmt.Printf("%d new ones a second: %d bytes for each of %d, with all look-ups; lag p50 %s, p99 %s\n\n",
+			live.perSecond, followed/int64(len(lags)), len(lags),
 			lags[len(lags)/2].Round(time.Millisecond), lags[len(lags)*99/100].Round(time.Millisecond))
 		b.ReportMetric(float64(caught)/transfers, "B/caught-up")
 		b.ReportMetric(float64(followed)/float64(len(lags)), "B/followed")

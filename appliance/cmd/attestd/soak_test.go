@@ -88,13 +88,15 @@ func newSoak(t *testing.T) *soak {
 	upstream.Live(time.Second, 2, 60)
 	s.proxy = followertest.NewProxy(t, upstream.URL)
 	s.metrics = freeAddress(t)
-	s.d.configure("ATTESTD_METRICS_LISTEN="+s.metrics, "ATTESTD_GRAPHQL_UPSTREAM="+s.proxy.URL(), "ATTESTD_GRAPHQL_POLL_INTERVAL=200ms")
+	s.d.configure("ATTESTD_METRICS_LISTEN="+s.metrics, "ATTESTD_GRAPHQL_UPSTREAM="+s.proxy.URL(),
+		"ATTESTD_GRAPHQL_POLL_INTERVAL=200ms")
 	s.d.start(t)
 	t.Cleanup(func() { _ = s.d.cmd.Process.Kill() })
 	s.admin = client.NewAdmin(filepath.Join(s.d.dir, "admin.sock"))
 	t.Cleanup(func() { _ = s.admin.Close() })
 	for i := range 4 {
-		_, token, err := s.admin.CreateKey(t.Context(), appliance.KeyRequest{Name: fmt.Sprintf("soak %d", i), Rate: appliance.Unlimited})
+		_, token, err := s.admin.CreateKey(t.Context(),
+			appliance.KeyRequest{Name: fmt.Sprintf("soak %d", i), Rate: appliance.Unlimited})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,8 +118,13 @@ var calm = []task{
 	{"attestation", 20 * time.Millisecond, 8, (*soak).attest},
 	{"read", 50 * time.Millisecond, 4, (*soak).read},
 	{"attestation read back", 100 * time.Millisecond, 1, (*soak).readBack},
-	{"reload", 2 * time.Second, 1, func(s *soak, ctx context.Context, _ *http.Client) error { _, err := s.admin.Reload(ctx); return err }},
-	{"backup", 3 * time.Second, 1, func(s *soak, ctx context.Context, _ *http.Client) error { return s.admin.Backup(ctx, io.Discard) }},
+	{"reload", 2 * time.Second, 1, func(s *soak, ctx context.Context, _ *http.Client) error {
+		_, err := s.admin.Reload(ctx)
+		return err
+	}},
+	{"backup", 3 * time.Second, 1, func(s *soak, ctx context.Context, _ *http.Client) error {
+		return s.admin.Backup(ctx, io.Discard)
+	}},
 	{"audit", 10 * time.Second, 1, (*soak).audit},
 }
 
@@ -246,7 +253,8 @@ func (s *soak) read(ctx context.Context, c *http.Client) error {
 		`{"query":"query Q @cached(ttl: 1) { v2_chains { display_name features { channel_list } rpcs { url } } v2_tokens { denom } }"}`,
 		`{"query":"{ v2_nothing }"}`,
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.d.url+daemon.GraphQLPath, strings.NewReader(queries[rand.N(len(queries))]))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.d.url+daemon.GraphQLPath,
+		strings.NewReader(queries[rand.N(len(queries))]))
 	if err != nil {
 		return err
 	}
@@ -303,10 +311,14 @@ func (s *soak) failToken(ctx context.Context, _ *http.Client) error {
 			s.faults.Set("C_OpenSession", hsmtest.Fault{Error: pkcs11.CKR_SESSION_COUNT})
 			s.faults.Restart()
 		},
-		"an unknown error":      func() { s.faults.Set("C_SignInit", hsmtest.Fault{Error: pkcs11.CKR_MECHANISM_INVALID, Chance: 0.2}) },
-		"a crash":               sometimes(hsmtest.Fault{Crash: true, Times: 1}),
-		"a leak":                sometimes(hsmtest.Fault{Leak: 4 << 10}),
-		"key handles are stale": func() { s.faults.Set("C_SignInit", hsmtest.Fault{Error: pkcs11.CKR_KEY_HANDLE_INVALID, Times: 4}) },
+		"an unknown error": func() {
+			s.faults.Set("C_SignInit", hsmtest.Fault{Error: pkcs11.CKR_MECHANISM_INVALID, Chance: 0.2})
+		},
+		"a crash": sometimes(hsmtest.Fault{Crash: true, Times: 1}),
+		"a leak":  sometimes(hsmtest.Fault{Leak: 4 << 10}),
+		"key handles are stale": func() {
+			s.faults.Set("C_SignInit", hsmtest.Fault{Error: pkcs11.CKR_KEY_HANDLE_INVALID, Times: 4})
+		},
 	}
 	names := make([]string, 0, len(ways))
 	for name := range ways {
@@ -373,7 +385,8 @@ func (s *soak) dial() (*net.TCPConn, error) {
 func (s *soak) attestation() string {
 	r := randomRequest()
 	body := fmt.Sprintf(`{"unspendableAddress":"%s","beneficiary":"%s"}`, r.UnspendableAddress, r.Beneficiary)
-	return fmt.Sprintf("POST /functions/v1/attest HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nX-Api-Key: %s\r\nContent-Length: %d\r\n\r\n%s",
+	return fmt.Sprintf(
+		"POST /functions/v1/attest HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nX-Api-Key: %s\r\nContent-Length: %d\r\n\r\n%s",
 		s.keys[0], len(body), body)
 }
 

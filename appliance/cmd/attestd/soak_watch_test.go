@@ -125,7 +125,8 @@ func (s *soak) checkMemory(samples []int64) {
 	quarter := len(samples) / 4
 	early, late := middleOf(samples[quarter:2*quarter]), middleOf(samples[len(samples)-quarter:])
 	s.Logf("RssAnon in MiB: %d in the second quarter, %d in the last, %d at most, slope %+.1f an hour",
-		early>>20, late>>20, slices.Max(samples)>>20, slope(samples[quarter:])*float64(time.Hour)/float64(*soakTime)*float64(len(samples))/(1<<20))
+		early>>20, late>>20, slices.Max(samples)>>20,
+		slope(samples[quarter:])*float64(time.Hour)/float64(*soakTime)*float64(len(samples))/(1<<20))
 	if slices.Max(samples) > most {
 		s.Errorf("%d MiB at most, want %d", slices.Max(samples)>>20, most>>20)
 	}
@@ -154,7 +155,8 @@ func slope(samples []int64) float64 {
 func (s *soak) report(before, after soakFigures) {
 	s.Helper()
 	s.Logf("before: %s; after: %s", before, after)
-	s.Logf("%d attestations; after a fault of the token the next came within %s", len(s.answered), s.longest.Round(time.Millisecond))
+	s.Logf("%d attestations; after a fault of the token the next came within %s", len(s.answered),
+		s.longest.Round(time.Millisecond))
 	names := make([]string, 0, len(s.counts))
 	for name := range s.counts {
 		names = append(names, name)

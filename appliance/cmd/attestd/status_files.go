@@ -28,7 +28,8 @@ type filesGlance struct {
 // readFiles takes no lock and creates no file, so that it does not disturb a daemon that is starting.
 func readFiles(ctx context.Context, c *config.Config, now time.Time) *filesGlance {
 	f := &filesGlance{Signing: wire.Signing{
-		State: wire.SigningNotRunning, Why: "the daemon is not running, no answer on " + c.Admin.Socket, Remedy: "systemctl start attestd; if that fails: attestd doctor",
+		State: wire.SigningNotRunning, Why: "the daemon is not running, no answer on " + c.Admin.Socket,
+		Remedy: "systemctl start attestd; if that fails: attestd doctor",
 	}}
 	var ends time.Time
 	if files := c.Server.TLS; files.Cert != "" {

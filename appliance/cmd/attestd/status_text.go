@@ -89,7 +89,8 @@ func auditRow(a *wire.Audit, now time.Time) string {
 	case a == nil:
 		return "none since the start; run: attestd log verify"
 	case a.Damages > 0:
-		return fmt.Sprintf("%d FAULTS in %d records, %s; run: attestd log verify", a.Damages, a.Records, since(a.Time, now))
+		return fmt.Sprintf("%d FAULTS in %d records, %s; run: attestd log verify", a.Damages, a.Records,
+			since(a.Time, now))
 	}
 	return fmt.Sprintf("%d records verified, %s", a.Records, since(a.Time, now))
 }
@@ -113,7 +114,8 @@ func machineRows(m *wire.Machine) (rows [][2]string) {
 		return nil
 	}
 	if d := m.Disk; d != nil {
-		rows = append(rows, [2]string{"disk", fmt.Sprintf("%s free of %s", config.RoundedSize(d.Free), config.RoundedSize(d.Total))})
+		rows = append(rows,
+			[2]string{"disk", fmt.Sprintf("%s free of %s", config.RoundedSize(d.Free), config.RoundedSize(d.Total))})
 	}
 	clock := "synchronization unknown"
 	switch known := m.Clock.Synchronised; {
@@ -136,7 +138,8 @@ func machineRows(m *wire.Machine) (rows [][2]string) {
 // rows are the fields that the files show.
 func (f filesGlance) rows() (rows [][2]string) {
 	if j := f.Journal; j != nil {
-		rows = append(rows, [2]string{"journal", fmt.Sprintf("%d records published", j.Records)}, [2]string{"root", j.RootHash})
+		rows = append(rows, [2]string{"journal", fmt.Sprintf("%d records published", j.Records)},
+			[2]string{"root", j.RootHash})
 	}
 	if f.Stopped != "" {
 		rows = append(rows, [2]string{"stop", short(f.Stopped, 68)})

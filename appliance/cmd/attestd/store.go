@@ -38,7 +38,8 @@ func databaseFlag(cmd *cobra.Command, flag, url string) error {
 	case !config.IsDatabaseURL(url):
 		return usagef(cmd, "%s must be a URL such as postgres://owner@db.example.com/attestd", flag)
 	case u.HasPassword():
-		return usagef(cmd, "%s: every user of this machine can read a password on a command line: put it into a passfile (PGPASSFILE, ~/.pgpass) or PGPASSWORD, and give %s", flag, u.WithoutPassword())
+		return usagef(cmd,
+			"%s: every user of this machine can read a password on a command line: put it into a passfile (PGPASSFILE, ~/.pgpass) or PGPASSWORD, and give %s", flag, u.WithoutPassword())
 	}
 	if err := postgres.Check(url); err != nil {
 		return usagef(cmd, "%s: %w", flag, err)
@@ -81,7 +82,8 @@ The output is the URL for store.url in the configuration of each appliance.`,
 	f := cmd.Flags()
 	f.StringVar(&url, "url", "", "URL of the database for the tables' owner (required)")
 	f.StringVar(&role, "role", "attestd", "role of the daemons, which is created if missing")
-	f.StringVar(&passwordFile, "password-file", "", "file with a new password for the role; - for standard input (default: no change)")
+	f.StringVar(&passwordFile, "password-file", "",
+		"file with a new password for the role; - for standard input (default: no change)")
 	return cmd
 }
 
@@ -94,9 +96,11 @@ func (a *app) printInit(url, role string, hasPassword bool) error {
 		a.say("The tables are ready, and the role %s may use them. Add to the configuration of each appliance:", role)
 		fmt.Fprintf(w, "store: { url: %q }\n", daemons)
 		if hasPassword {
-			a.say("Put the password into a passfile of the daemon's user, with mode 0600, and set its path in the environment file: PGPASSFILE=/etc/attestd/pgpass")
+			a.say(
+				"Put the password into a passfile of the daemon's user, with mode 0600, and set its path in the environment file: PGPASSFILE=/etc/attestd/pgpass")
 		}
-		a.say("To move the journal of an existing appliance: attestd store copy --from bolt:/var/lib/attestd --to %s", text.ShellWord(string(daemons)))
+		a.say("To move the journal of an existing appliance: attestd store copy --from bolt:/var/lib/attestd --to %s",
+			text.ShellWord(string(daemons)))
 	})
 }
 
@@ -155,7 +159,8 @@ func (a *app) migrate(ctx context.Context, url, role string, dryRun bool) error 
 		case len(pending) == 0:
 			fmt.Fprintf(w, "The schema has version %d already, the newest version of this attestd.\n", now.Version)
 		case dryRun:
-			fmt.Fprintf(w, "%d migrations would change the schema from version %d to %d; this was a dry run.\n", len(pending), now.Version, now.Newest)
+			fmt.Fprintf(w, "%d migrations would change the schema from version %d to %d; this was a dry run.\n",
+				len(pending), now.Version, now.Newest)
 		default:
 			fmt.Fprintf(w, "The schema now has version %d, migrated from version %d.\n", to, now.Version)
 		}
@@ -192,7 +197,8 @@ then no appliance can use it. To continue an interrupted copy, run the same comm
 			for flag, ref := range map[string]string{"--from": from, "--to": to} {
 				if _, isFile := daemon.BoltDir(ref); !isFile {
 					if !config.IsDatabaseURL(ref) {
-						return usagef(cmd, "%s must be bolt:DATA_DIR, or a URL such as postgres://owner@db.example.com/attestd", flag)
+						return usagef(cmd,
+							"%s must be bolt:DATA_DIR, or a URL such as postgres://owner@db.example.com/attestd", flag)
 					}
 					if err := databaseFlag(cmd, flag, ref); err != nil {
 						return err
@@ -228,13 +234,15 @@ func (a *app) copyStore(ctx context.Context, from, to string) error {
 		return fmt.Errorf("store copy: %w", err)
 	}
 	return a.print(copied, func(w io.Writer) {
-		fmt.Fprintf(w, "%d records and %d API keys are copied and verified: root hash %s.\n", copied.Records, copied.Keys, copied.RootHash)
+		fmt.Fprintf(w, "%d records and %d API keys are copied and verified: root hash %s.\n", copied.Records,
+			copied.Keys, copied.RootHash)
 		if copied.Resumed > 0 {
 			fmt.Fprintf(w, "%d of the records are from an earlier run.\n", copied.Resumed)
 		}
 		took := time.Since(began).Round(time.Second / 10)
 		if _, isFile := daemon.BoltDir(from); isFile {
-			a.say("It took %s. The source is unchanged: do not start an appliance on it, which would give two journals of one name.", took)
+			a.say(
+				"It took %s. The source is unchanged: do not start an appliance on it, which would give two journals of one name.", took)
 		} else {
 			a.say("It took %s. The journal in the source has ended: appliances cannot attest with it.", took)
 		}
@@ -263,7 +271,8 @@ func (a *app) prepareCopy(ctx context.Context, from, to string) error {
 		return fmt.Errorf("store copy: %w", err)
 	}
 	return a.print(map[string]any{"records": tree.N, "rootHash": hex.EncodeToString(tree.Hash[:])}, func(w io.Writer) {
-		fmt.Fprintf(w, "%d records are copied and compared. The copy is unfinished: the newest records and the API keys are missing.\n", tree.N)
+		fmt.Fprintf(w,
+			"%d records are copied and compared. The copy is unfinished: the newest records and the API keys are missing.\n", tree.N)
 		a.say("Now stop every appliance on the source, and run the same command without --prepare.")
 	})
 }
@@ -280,7 +289,10 @@ func runningOn(ctx context.Context, c *config.Config, dir string) (archive.Leave
 		return nil, fmt.Errorf("admin socket %s: %w", c.Admin.Socket, err)
 	}
 	if used, isFile := daemon.BoltDir(status.Store); !isFile || filepath.Clean(used) != filepath.Clean(dir) {
-		return nil, fmt.Errorf("the running appliance uses %s, not bolt:%s: give the configuration of the one that does by --config", status.Store, dir)
+		return nil,
+			fmt.Errorf(
+				"the running appliance uses %s, not bolt:%s: give the configuration of the one that does by --config",
+				status.Store, dir)
 	}
 	return running, nil
 }

@@ -73,7 +73,8 @@ func fastProgram(t *testing.T) string {
 		return ""
 	}
 	program := filepath.Join(t.TempDir(), "attestd")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-race=false", "-trimpath", "-o", program, ".").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-race=false", "-trimpath", "-o", program,
+		".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return program
@@ -146,7 +147,8 @@ func TestHeadersGoToTheConfiguredUpstreamOnlyAndCtrlCEndsASync(t *testing.T) {
 		}
 		err := cmd.Wait()
 		exit, failed := errors.AsType[*exec.ExitError](err)
-		if !failed || exit.ExitCode() != exitInterrupted || !strings.Contains(stderr.String(), "interrupted; 0 rows are written; run the same command again to continue\n") {
+		if !failed || exit.ExitCode() != exitInterrupted || !strings.Contains(stderr.String(),
+			"interrupted; 0 rows are written; run the same command again to continue\n") {
 			t.Errorf("%v %s", err, stderr.String())
 		}
 	}

@@ -132,7 +132,8 @@ func TestASocketThatIsHandedOverServesInPlaceOfListen(t *testing.T) {
 	}
 	d.cmd = exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=api exec "$0" serve`, program)
 	d.cmd.ExtraFiles = []*os.File{socket}
-	d.cmd.Env = append(os.Environ(), "ATTESTD_CONFIG="+filepath.Join(d.dir, "attestd.yaml"), softhsm.ConfVariable+"="+filepath.Join(d.dir, "softhsm2.conf"))
+	d.cmd.Env = append(os.Environ(), "ATTESTD_CONFIG="+filepath.Join(d.dir, "attestd.yaml"),
+		softhsm.ConfVariable+"="+filepath.Join(d.dir, "softhsm2.conf"))
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -115,7 +115,8 @@ func fields(w io.Writer, pairs [][2]string) {
 	outline(w, rows)
 }
 
-// outline writes rows whose last cell is a text. If the text is too wide, it continues on the next line, in the same column.
+// outline writes rows whose last cell is a text. If the text is too wide, it continues on the next line, in the same
+// column.
 func outline(w io.Writer, rows [][]string) {
 	if len(rows) == 0 {
 		return

@@ -13,11 +13,15 @@ import (
 func TestTablesFitTheirTerminal(t *testing.T) {
 	t.Parallel()
 	reason := "the upgrade of the contract of the third of November, which the bank had asked for in writing, took longer"
-	row := []string{"4711", "2026-11-22 09:30:00Z", "0198c1f2-7a3b-7def-8123-456789abcdef", devUnspendable, strings.Repeat("a", 66), reason}
-	long := doctor.Finding{State: doctor.Fail, Check: "chain usdc", Detail: reason, Remedy: "ask who runs it, then: attestd resume"}
+	row := []string{"4711", "2026-11-22 09:30:00Z", "0198c1f2-7a3b-7def-8123-456789abcdef", devUnspendable,
+		strings.Repeat("a", 66), reason}
+	long := doctor.Finding{State: doctor.Fail, Check: "chain usdc", Detail: reason,
+		Remedy: "ask who runs it, then: attestd resume"}
 	for name, write := range map[string]func(p *page){
-		"table":  func(p *page) { table(p, "INDEX\tTIME\tID\tUNSPENDABLE\tHASH\tREASON", [][]string{row, row}) },
-		"fields": func(p *page) { fields(p, [][2]string{{"index", "4711"}, {"idempotency key", ""}, {"reason", reason}}) },
+		"table": func(p *page) { table(p, "INDEX\tTIME\tID\tUNSPENDABLE\tHASH\tREASON", [][]string{row, row}) },
+		"fields": func(p *page) {
+			fields(p, [][2]string{{"index", "4711"}, {"idempotency key", ""}, {"reason", reason}})
+		},
 		"findings": func(p *page) {
 			writeFindings(p, []doctor.Finding{{State: doctor.OK, Check: "clock", Detail: "is right"}, long})
 		},

@@ -45,7 +45,8 @@ func (t *tail) follow(ctx context.Context, write func() error) error {
 		checkpoint, err := t.backend.Checkpoint(ctx)
 		if err == nil && !bytes.Equal(checkpoint, t.seen) {
 			if log := appliance.SignerOf(checkpoint); log != appliance.SignerOf(t.seen) {
-				return fmt.Errorf("the journal continues as a new log, %s, where the records have other indexes: start again without --from", log)
+				return fmt.Errorf(
+					"the journal continues as a new log, %s, where the records have other indexes: start again without --from", log)
 			}
 			if err = write(); err == nil {
 				t.seen = checkpoint

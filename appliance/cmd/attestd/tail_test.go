@@ -51,7 +51,8 @@ func (f *following) interrupt(t *testing.T, says string) {
 		t.Fatal(err)
 	}
 	_ = f.cmd.Wait()
-	if status := f.cmd.ProcessState.ExitCode(); status != exitInterrupted || !regexp.MustCompile(says).MatchString(f.said.String()) {
+	if status := f.cmd.ProcessState.ExitCode(); status != exitInterrupted ||
+		!regexp.MustCompile(says).MatchString(f.said.String()) {
 		t.Errorf("%s: status %d: %s", f.cmd, status, f.said.String())
 	}
 }
@@ -64,7 +65,8 @@ func TestWhatFollowsGoesOnUntilItIsInterrupted(t *testing.T) {
 	defer func() { d.kill(t) }()
 	attest := func() {
 		t.Helper()
-		d.run(t, "attest", "--url", d.url, "--api-key-file", filepath.Join(d.dir, "api-key"), "--unspendable", devUnspendable, "--beneficiary", devBeneficiary)
+		d.run(t, "attest", "--url", d.url, "--api-key-file", filepath.Join(d.dir, "api-key"), "--unspendable",
+			devUnspendable, "--beneficiary", devBeneficiary)
 	}
 	attest()
 	hasAddress := func(line string) bool { return strings.Contains(line, devBeneficiary) }

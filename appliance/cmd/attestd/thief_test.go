@@ -25,8 +25,10 @@ func TestAMaliciousLibraryGetsNothingOfTheAppliance(t *testing.T) {
 	file := func(name string) string { return filepath.Join(d.dir, name) }
 	socket := []string{"api-key " + file("admin.sock"), "api-key-orphan " + file("admin.sock")}
 	files := []string{
-		"read " + file("data/log.key"), "write " + file("data/log.key"), "read " + file("data/attestd.db"), "write " + file("data/attestd.db"),
-		"read " + file("attestd.yaml"), "write " + file("attestd.yaml"), "read " + file("api-key"), "create " + file("data/new"),
+		"read " + file("data/log.key"), "write " + file("data/log.key"), "read " + file("data/attestd.db"),
+		"write " + file("data/attestd.db"),
+		"read " + file("attestd.yaml"), "write " + file("attestd.yaml"), "read " + file("api-key"),
+		"create " + file("data/new"),
 	}
 	d.useModule(t, hsmtest.Thief(t, module, append(files, socket...)...))
 	d.configure("ATTESTD_HSM_WORKER_NETWORK=unix")

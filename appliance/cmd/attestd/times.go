@@ -39,5 +39,6 @@ func parseMoment(s string, fromNow func(days int, d time.Duration) time.Time) (t
 	if d, err := time.ParseDuration(s); err == nil && d > 0 {
 		return fromNow(0, d), nil
 	}
-	return time.Time{}, fmt.Errorf("%q is not a duration such as 90d or 12h, a date such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z", s)
+	return time.Time{}, fmt.Errorf(
+		"%q is not a duration such as 90d or 12h, a date such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z", s)
 }

@@ -44,7 +44,8 @@ func (d *daemonProcess) twoTokens(tb testing.TB, first string) {
 func (d *daemonProcess) tokens(tb testing.TB) []hsm.Standing {
 	tb.Helper()
 	var status hsm.Status
-	if err := json.Unmarshal([]byte(d.run(tb, "hsm", "status", "--output", "json")), &status); err != nil || len(status.Tokens) != 2 {
+	if err := json.Unmarshal([]byte(d.run(tb, "hsm", "status", "--output", "json")), &status); err != nil ||
+		len(status.Tokens) != 2 {
 		tb.Fatalf("%+v, %v", status, err)
 	}
 	return status.Tokens

@@ -76,14 +76,17 @@ func (a *app) sampleLines(ctx context.Context, admin *client.Admin) error {
 		if a.json() {
 			return json.NewEncoder(a.out).Encode(one)
 		}
-		_, err := fmt.Fprintf(a.out, "%s  %d attestations  p50 %s  p99 %s  %d errors  %d reads  %d sessions\n", text.Time(one.Time),
-			one.Attestations, milliseconds(one.P50Seconds), milliseconds(one.P99Seconds), errorsOf(one), one.Reads, one.InUse)
+		_, err := fmt.Fprintf(a.out, "%s  %d attestations  p50 %s  p99 %s  %d errors  %d reads  %d sessions\n",
+			text.Time(one.Time),
+			one.Attestations, milliseconds(one.P50Seconds), milliseconds(one.P99Seconds), errorsOf(one), one.Reads,
+			one.InUse)
 		return err
 	}, func(err error) { a.say("Waiting for the daemon, which does not answer: %v", err) })
 }
 
 // followSamples yields samples until ctx ends or yield fails. If the daemon stops, it waits until the daemon is back.
-func followSamples(ctx context.Context, admin *client.Admin, seconds int, yield func(wire.Sample) error, away func(error)) error {
+func followSamples(ctx context.Context, admin *client.Admin, seconds int, yield func(wire.Sample) error,
+	away func(error)) error {
 	for told := false; ; {
 		var failed error
 		err := admin.Activity(ctx, seconds, true, func(one wire.Sample) error {

@@ -21,11 +21,13 @@ import (
 // busy is a quarter of an hour of samples. Each second has more attestations than the previous one.
 func busy() (all []wire.Sample) {
 	for i := range topSeconds {
-		one := wire.Sample{Attestations: int64(i), P50Seconds: new(.002), P99Seconds: new(.125), Reads: 7, InUse: 3, Keys: map[string]int64{}, Errors: map[appliance.Code]int64{}}
+		one := wire.Sample{Attestations: int64(i), P50Seconds: new(.002), P99Seconds: new(.125), Reads: 7, InUse: 3,
+			Keys: map[string]int64{}, Errors: map[appliance.Code]int64{}}
 		for k := range 8 {
 			one.Keys[fmt.Sprintf("k%015d", k)] = int64(k)
 		}
-		for _, code := range []appliance.Code{appliance.CodeIdempotencyMismatch, appliance.CodeAttestorKeyUnavailable, appliance.CodeTimeout, appliance.CodeOverloaded} {
+		for _, code := range []appliance.Code{appliance.CodeIdempotencyMismatch, appliance.CodeAttestorKeyUnavailable,
+			appliance.CodeTimeout, appliance.CodeOverloaded} {
 			one.Errors[code] = 1
 		}
 		all = append(all, one)
@@ -47,7 +49,8 @@ func TestTopFitsTheTerminal(t *testing.T) {
 				t.Errorf("%d columns on %d: %s", n, size.width, line)
 			}
 		}
-		for _, want := range []string{`attest/s +899\.0 +869\.5 +449\.5`, `errors/s +4\.0`, `p99 ms +125\.0`, `sessions +3\.0`, `a name that is as long .* 7\.0`, `timeout|overloaded`} {
+		for _, want := range []string{`attest/s +899\.0 +869\.5 +449\.5`, `errors/s +4\.0`, `p99 ms +125\.0`,
+			`sessions +3\.0`, `a name that is as long .* 7\.0`, `timeout|overloaded`} {
 			if !regexp.MustCompile(want).MatchString(text) {
 				t.Errorf("no %s in\n%s", want, text)
 			}
@@ -57,7 +60,8 @@ func TestTopFitsTheTerminal(t *testing.T) {
 
 func TestTopTellsNoLatencyWhereThereIsNone(t *testing.T) {
 	t.Parallel()
-	if text := topText([]wire.Sample{{}}, "signs", nil, 80, 24); !regexp.MustCompile(`p50 ms +- +- +-\n`).MatchString(text) {
+	if text := topText([]wire.Sample{{}}, "signs", nil, 80,
+		24); !regexp.MustCompile(`p50 ms +- +- +-\n`).MatchString(text) {
 		t.Error(text)
 	}
 }
@@ -152,11 +156,14 @@ func TestTopWritesASampleALine(t *testing.T) {
 		return regexp.MustCompile(`Z  \d+ attestations  p50 .*  \d+ sessions$`).MatchString(line)
 	}, "top")
 	wanted := `"attestations":`
-	objects := d.following(t, func(line string) bool { return strings.Contains(line, wanted) }, "top", "--output", "json")
+	objects := d.following(t, func(line string) bool {
+		return strings.Contains(line, wanted)
+	}, "top", "--output", "json")
 	text.next(t)
 	objects.next(t) // later samples are new
 	wanted = `"attestations":1`
-	d.run(t, "attest", "--url", d.url, "--api-key-file", filepath.Join(d.dir, "api-key"), "--unspendable", devUnspendable, "--beneficiary", devBeneficiary)
+	d.run(t, "attest", "--url", d.url, "--api-key-file", filepath.Join(d.dir, "api-key"), "--unspendable",
+		devUnspendable, "--beneficiary", devBeneficiary)
 	objects.next(t)
 	text.interrupt(t, "interrupted")
 	objects.interrupt(t, "interrupted")

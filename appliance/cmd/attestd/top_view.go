@@ -182,7 +182,9 @@ func perCode(samples []wire.Sample) map[string]int64 {
 // counted lists the highest counts, per second.
 func counted(b *strings.Builder, title string, counts map[string]int64, samples []wire.Sample, lines int) {
 	fmt.Fprintf(b, "%-29s%10s\n", title, "/s, 1 min")
-	names := slices.SortedFunc(maps.Keys(counts), func(x, y string) int { return cmp.Or(cmp.Compare(counts[y], counts[x]), cmp.Compare(x, y)) })
+	names := slices.SortedFunc(maps.Keys(counts), func(x, y string) int {
+		return cmp.Or(cmp.Compare(counts[y], counts[x]), cmp.Compare(x, y))
+	})
 	for _, name := range names[:min(len(names), max(1, lines-1))] {
 		fmt.Fprintf(b, "%-29s%10.1f\n", short(name, 28), float64(counts[name])/float64(max(1, len(samples))))
 	}

@@ -107,7 +107,8 @@ func (d *daemonProcess) attestTraced(t *testing.T) (status int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, value := range map[string]string{"Content-Type": "application/json", "X-Api-Key": d.token, "Traceparent": "00-" + clientsTrace + "-" + clientsSpan + "-01"} {
+	for name, value := range map[string]string{"Content-Type": "application/json", "X-Api-Key": d.token,
+		"Traceparent": "00-" + clientsTrace + "-" + clientsSpan + "-01"} {
 		req.Header.Set(name, value)
 	}
 	resp, err := http.DefaultClient.Do(req)
@@ -123,7 +124,8 @@ func TestAnAttestationIsATrace(t *testing.T) {
 	t.Parallel()
 	url, spans := newCollector(t)
 	d := newDaemonFolder(t)
-	d.configure("ATTESTD_TRACING_ENDPOINT="+url, "OTEL_BSP_SCHEDULE_DELAY=50", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1")
+	d.configure("ATTESTD_TRACING_ENDPOINT="+url, "OTEL_BSP_SCHEDULE_DELAY=50",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1")
 	d.start(t)
 	defer func() { d.kill(t) }()
 	if status := d.attestTraced(t); status != 200 {
@@ -131,13 +133,15 @@ func TestAnAttestationIsATrace(t *testing.T) {
 	}
 	all := spansOf(t, spans, 4)
 	root := all[attestSpan]
-	if hex.EncodeToString(root.GetTraceId()) != clientsTrace || hex.EncodeToString(root.GetParentSpanId()) != clientsSpan || root.service != "attestd" {
+	if hex.EncodeToString(root.GetTraceId()) != clientsTrace ||
+		hex.EncodeToString(root.GetParentSpanId()) != clientsSpan || root.service != "attestd" {
 		t.Errorf("the request's span is %v of %s", root.Span, root.service)
 	}
 	end := root.GetStartTimeUnixNano()
 	for _, part := range []string{"queue", "HSM", "commit"} {
 		s, found := all[part]
-		if !found || string(s.GetParentSpanId()) != string(root.GetSpanId()) || string(s.GetTraceId()) != string(root.GetTraceId()) {
+		if !found || string(s.GetParentSpanId()) != string(root.GetSpanId()) ||
+			string(s.GetTraceId()) != string(root.GetTraceId()) {
 			t.Fatalf("%s: %v, of %v", part, s.Span, all)
 		}
 		if s.GetStartTimeUnixNano() < end || s.GetEndTimeUnixNano() > root.GetEndTimeUnixNano() {
@@ -146,7 +150,8 @@ func TestAnAttestationIsATrace(t *testing.T) {
 		end = s.GetEndTimeUnixNano()
 	}
 	for _, s := range all {
-		if text := strings.ToLower(s.String()); strings.Contains(text, strings.ToLower(devBeneficiary[2:])) || strings.Contains(text, strings.ToLower(devUnspendable[2:])) || strings.Contains(text, d.token) {
+		if text := strings.ToLower(s.String()); strings.Contains(text, strings.ToLower(devBeneficiary[2:])) ||
+			strings.Contains(text, strings.ToLower(devUnspendable[2:])) || strings.Contains(text, d.token) {
 			t.Errorf("it tells a secret: %s", text)
 		}
 	}
@@ -155,7 +160,8 @@ func TestAnAttestationIsATrace(t *testing.T) {
 		t.Errorf("status %d while paused", status)
 	}
 	refused := spansOf(t, spans, 1)[attestSpan]
-	if refused.GetStatus().GetCode() != trace.Status_STATUS_CODE_ERROR || attributeOf(refused.GetAttributes(), "error.type") != "paused" {
+	if refused.GetStatus().GetCode() != trace.Status_STATUS_CODE_ERROR ||
+		attributeOf(refused.GetAttributes(), "error.type") != "paused" {
 		t.Errorf("a refused one: %v", refused.Span)
 	}
 }
@@ -188,7 +194,8 @@ func TestADeadCollectorDoesNoHarm(t *testing.T) {
 	d.configure("ATTESTD_TRACING_ENDPOINT=http://127.0.0.1:1")
 	other.configure("ATTESTD_TRACING_ENDPOINT=http://" + hanging.Addr().String())
 	for _, d := range []*daemonProcess{d, other} {
-		d.configure("OTEL_BSP_SCHEDULE_DELAY=20", "OTEL_BSP_MAX_QUEUE_SIZE=8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=4", "OTEL_EXPORTER_OTLP_TIMEOUT=50", "OTEL_BSP_EXPORT_TIMEOUT=100")
+		d.configure("OTEL_BSP_SCHEDULE_DELAY=20", "OTEL_BSP_MAX_QUEUE_SIZE=8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=4",
+			"OTEL_EXPORTER_OTLP_TIMEOUT=50", "OTEL_BSP_EXPORT_TIMEOUT=100")
 		d.start(t)
 		for range 50 { // 200 spans, far more than the queue holds
 			if status := d.attestTraced(t); status != 200 {

@@ -25,7 +25,8 @@ func TestAnUnprivilegedUserIsReferredToSudo(t *testing.T) {
 		if err == nil || !strings.Contains(string(out), "permission denied") || !strings.Contains(string(out), want) {
 			t.Errorf("%v does not say %q: %v\n%s", args, want, err, out)
 		}
-		for _, wrong := range []string{"remove it to attest", "another program", "hsm init", "PKCS#11 library", "the first start creates it"} {
+		for _, wrong := range []string{"remove it to attest", "another program", "hsm init", "PKCS#11 library",
+			"the first start creates it"} {
 			if strings.Contains(string(out), wrong) {
 				t.Errorf("%v says %q:\n%s", args, wrong, out)
 			}

@@ -97,12 +97,17 @@ func newVerify(a *app) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&unspendable, "unspendable", "", "expected unspendable address")
 	f.StringVar(&beneficiary, "beneficiary", "", "expected beneficiary")
-	f.StringArrayVar(&signers, "signer", nil, "trusted signer address; may be repeated (default: the addresses of this machine's appliance)")
-	f.StringVar(&scheme, "scheme", "", "digest scheme (default: from the journal, the configuration or the file, in this order)")
-	f.StringVar(&trusted.policy, "policy", "", "policy file (C2SP tlog-policy) with the log that must include the attestation, and the witnesses that must have cosigned it")
-	f.StringVar(&trusted.verifierKey, "verifier-key", "", "without --policy: verifier key, name+hash+key, of the log that must include the attestation")
+	f.StringArrayVar(&signers, "signer", nil,
+		"trusted signer address; may be repeated (default: the addresses of this machine's appliance)")
+	f.StringVar(&scheme, "scheme", "",
+		"digest scheme (default: from the journal, the configuration or the file, in this order)")
+	f.StringVar(&trusted.policy, "policy", "",
+		"policy file (C2SP tlog-policy) with the log that must include the attestation, and the witnesses that must have cosigned it")
+	f.StringVar(&trusted.verifierKey, "verifier-key", "",
+		"without --policy: verifier key, name+hash+key, of the log that must include the attestation")
 	f.BoolVar(&allow.partial, "allow-partial", false, "exit with 0 if no check fails, even if some could not be made")
-	f.BoolVar(&allow.requireDigest, "require-digest", false, "with --allow-partial: still exit with 1 if the digest of the two addresses was not checked")
+	f.BoolVar(&allow.requireDigest, "require-digest", false,
+		"with --allow-partial: still exit with 1 if the digest of the two addresses was not checked")
 	return cmd
 }
 
@@ -280,7 +285,8 @@ func (a *app) printChecks(checks []verify.Check, allow allowance) error {
 			if slices.ContainsFunc(checks, isInLog) && slices.Contains(notChecked, "signer") {
 				fmt.Fprintln(w, "The log has the attestation, but its signer was not checked: give --signer ADDRESS.")
 			}
-			fmt.Fprintf(w, "The attestation is self-consistent only; not checked: %s.\n", strings.Join(notChecked, ", "))
+			fmt.Fprintf(w, "The attestation is self-consistent only; not checked: %s.\n",
+				strings.Join(notChecked, ", "))
 		default:
 			fmt.Fprintln(w, "The attestation is BAD: do not use it.")
 		}

@@ -32,7 +32,8 @@ func newVersion(a *app) *cobra.Command {
 		Example: "  attestd version --output json",
 		Args:    noArgs,
 		RunE: func(_ *cobra.Command, _ []string) error {
-			v := map[string]string{"version": version(), "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH}
+			v := map[string]string{"version": version(), "go": runtime.Version(),
+				"platform": runtime.GOOS + "/" + runtime.GOARCH}
 			return a.print(v, func(w io.Writer) {
 				fmt.Fprintf(w, "attestd %s (%s, %s)\n", v["version"], v["go"], v["platform"])
 			})

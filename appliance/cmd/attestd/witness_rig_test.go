@@ -22,12 +22,14 @@ func (w realWitness) line() string { return fmt.Sprintf("witness %s %s %s\n", w.
 func realWitnesses(t *testing.T, log string) []realWitness {
 	t.Helper()
 	dir := t.TempDir()
-	transparency, lite, agent := filepath.Join(dir, "transparency"), filepath.Join(dir, "litewitness"), filepath.Join(dir, "agent")
+	transparency, lite, agent := filepath.Join(dir, "transparency"), filepath.Join(dir, "litewitness"),
+		filepath.Join(dir, "agent")
 	var builds errgroup.Group
 	builds.Go(func() error { return buildTransparency(t, transparency) })
 	builds.Go(func() error {
 		folder := filepath.Join("testdata", "witnesses", "litewitness")
-		if err := goRun(t, folder, "build", "-trimpath", "-o", lite, "filippo.io/torchwood/cmd/litewitness"); err != nil {
+		if err := goRun(t, folder, "build", "-trimpath", "-o", lite,
+			"filippo.io/torchwood/cmd/litewitness"); err != nil {
 			return err
 		}
 		return goRun(t, folder, "build", "-trimpath", "-o", agent, ".")
@@ -38,7 +40,8 @@ func realWitnesses(t *testing.T, log string) []realWitness {
 	told := startTelling(t, 2, transparency, "-log", log)
 	socket, database, listen := filepath.Join(dir, "s"), filepath.Join(dir, "db"), freeAddress(t)
 	key := startTelling(t, 2, agent, "-log", log, "-db", database, "-socket", socket)
-	startTelling(t, 0, lite, "-name", "witness.example/litewitness", "-db", database, "-ssh-agent", socket, "-listen", listen, "-key", key[0])
+	startTelling(t, 0, lite, "-name", "witness.example/litewitness", "-db", database, "-ssh-agent", socket, "-listen",
+		listen, "-key", key[0])
 	waitListening(t, listen)
 	return []realWitness{{"transparency", told[1], told[0]}, {"litewitness", key[1], "http://" + listen}}
 }

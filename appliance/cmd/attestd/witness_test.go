@@ -121,7 +121,8 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 	a.checks(false, "not checked: signer", "verify", proof, "--policy", policy)
 	a.checks(false, "not checked: signer, witnessed", "verify", proof)
 	a.checks(true, "The journal is whole", "log", "verify", export, "--checkpoint", signed, "--policy", policy)
-	if _, served := w.ask(t, http.MethodGet, "/log/checkpoint", "", nil); served != checkpoint || strings.Count(served, "\n— witness.example/") != 2 {
+	if _, served := w.ask(t, http.MethodGet, "/log/checkpoint", "", nil); served != checkpoint ||
+		strings.Count(served, "\n— witness.example/") != 2 {
 		t.Errorf("GET /log/checkpoint: %s", served)
 	}
 	if out := w.run(t, "log", "verify", "--policy", policy); !strings.Contains(out, "witnessed: ") {
@@ -141,13 +142,17 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 		forgedExport := a.write("forged.ndjson", w.run(t, "log", "export"))
 		forgedCheckpoint := w.run(t, "log", "checkpoint", "--newest")
 		_, cosignatures, _ := strings.Cut(checkpoint, "\n— witness")
-		a.checks(true, "The journal is whole", "log", "verify", forgedExport, "--checkpoint", a.write("f", forgedCheckpoint), "--verifier-key", w.key.VerifierText)
-		a.checks(false, "no quorum: required", "log", "verify", forgedExport, "--checkpoint", a.write("f", forgedCheckpoint), "--policy", policy)
-		a.checks(false, "does not verify", "log", "verify", forgedExport, "--checkpoint", a.write("f", forgedCheckpoint+"— witness"+cosignatures), "--policy", policy)
+		a.checks(true, "The journal is whole", "log", "verify", forgedExport, "--checkpoint",
+			a.write("f", forgedCheckpoint), "--verifier-key", w.key.VerifierText)
+		a.checks(false, "no quorum: required", "log", "verify", forgedExport, "--checkpoint",
+			a.write("f", forgedCheckpoint), "--policy", policy)
+		a.checks(false, "does not verify", "log", "verify", forgedExport, "--checkpoint",
+			a.write("f", forgedCheckpoint+"— witness"+cosignatures), "--policy", policy)
 		a.checks(false, "DAMAGED", "log", "verify", forgedExport, "--checkpoint", signed, "--policy", policy)
 		inForged := w.run(t, "log", "prove", forged.ID.String(), "--output", "json")
 		a.checks(false, "no quorum: required", "verify", a.write("f", inForged), "--policy", policy)
-		a.checks(false, "not in the tree of the checkpoint", "verify", a.write("f", transplanted(t, inForged, checkpoint)), "--policy", policy)
+		a.checks(false, "not in the tree of the checkpoint",
+			"verify", a.write("f", transplanted(t, inForged, checkpoint)), "--policy", policy)
 		w.start(t)
 		w.alarms(t)
 		w.attest(t, 1) // no witness can prevent it
@@ -206,7 +211,8 @@ func (w *witnessed) types(t *testing.T, last appliance.Attestation) {
 			continue
 		}
 		typed++
-		cmd := exec.CommandContext(t.Context(), "sh", "-ec", strings.NewReplacer("ID", last.ID.String(), "ADDRESS", last.SignerAddress.String()).Replace(command))
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec",
+			strings.NewReplacer("ID", last.ID.String(), "ADDRESS", last.SignerAddress.String()).Replace(command))
 		cmd.Dir, cmd.Env = w.auditor.dir, w.command().Env
 		if strings.Contains(command, "--policy") {
 			cmd.Env = append(os.Environ(), "ATTESTD_CONFIG=")
@@ -241,12 +247,14 @@ func (w *witnessed) rewrite(t *testing.T, journal string, records int) (newest a
 			leaves = append(leaves, e.Record)
 		}
 	}
-	s, err := bolt.Open(filepath.Join(data, archive.StoreFile), bolt.Options{Signer: w.key.Signer, Verifier: w.key.Verifier})
+	s, err := bolt.Open(filepath.Join(data, archive.StoreFile),
+		bolt.Options{Signer: w.key.Signer, Verifier: w.key.Verifier})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	key, token, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "forged", Scopes: []appliance.Scope{appliance.ScopeAttest}}, time.Now())
+	key, token, err := appliance.NewAPIKey(
+		appliance.KeyRequest{Name: "forged", Scopes: []appliance.Scope{appliance.ScopeAttest}}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

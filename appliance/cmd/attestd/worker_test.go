@@ -25,7 +25,8 @@ import (
 func (d *daemonProcess) worker(tb testing.TB) int {
 	tb.Helper()
 	var status hsm.Status
-	if err := json.Unmarshal([]byte(d.run(tb, "hsm", "status", "--output", "json")), &status); err != nil || status.Worker == 0 {
+	if err := json.Unmarshal([]byte(d.run(tb, "hsm", "status", "--output", "json")), &status); err != nil ||
+		status.Worker == 0 {
 		tb.Fatalf("%+v, %v", status, err)
 	}
 	return status.Worker
@@ -109,7 +110,8 @@ func TestDrillAWorkerThatEndsUnderLoadCostsNoAnsweredRecord(t *testing.T) {
 
 // attestWhile attests from several clients, and calls do once they are answered. It returns all answers, and the
 // longest time between two. A failed request fails the test.
-func attestWhile(t *testing.T, d *daemonProcess, clients int, do func()) (answered []appliance.Attestation, outage time.Duration) {
+func attestWhile(t *testing.T, d *daemonProcess, clients int,
+	do func()) (answered []appliance.Attestation, outage time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var mu sync.Mutex

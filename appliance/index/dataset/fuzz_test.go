@@ -43,7 +43,10 @@ func FuzzImport(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		to := &target{positions: make(map[string]string)}
 		bad := 0
-		result, err := Import(t.Context(), to, bytes.NewReader(text), ImportOptions{KeepGoing: true, BatchRows: 3, OnBad: func(BadLine) { bad++ }})
+		result, err := Import(t.Context(), to, bytes.NewReader(text),
+			ImportOptions{KeepGoing: true, BatchRows: 3, OnBad: func(BadLine) {
+				bad++
+			}})
 		if err != nil {
 			t.Fatalf("%q: %v", text, err)
 		}
@@ -56,7 +59,8 @@ func FuzzImport(f *testing.F) {
 			written.WriteByte('\n')
 		}
 		again := &target{positions: make(map[string]string)}
-		if _, err := Import(t.Context(), again, &written, ImportOptions{}); err != nil || len(again.rows) != len(to.rows) {
+		if _, err := Import(t.Context(), again, &written, ImportOptions{}); err != nil ||
+			len(again.rows) != len(to.rows) {
 			t.Fatalf("%d rows, and again %d, %v", len(to.rows), len(again.rows), err)
 		}
 		for i := range to.rows {

@@ -155,7 +155,8 @@ func (g *generator) instruction(r *route) zkgm.Instruction {
 	case dice < 94:
 		return (&zkgm.Batch{Instructions: []zkgm.Instruction{order(), g.call(r)}}).Instruction()
 	case dice < 97:
-		return (&zkgm.Forward{Path: big.NewInt(int64(r.back.channel)), TimeoutTimestamp: uint64(g.at.Add(48 * time.Hour).UnixNano()), Next: order()}).Instruction()
+		return (&zkgm.Forward{Path: big.NewInt(int64(r.back.channel)),
+			TimeoutTimestamp: uint64(g.at.Add(48 * time.Hour).UnixNano()), Next: order()}).Instruction()
 	}
 	return g.call(r)
 }
@@ -171,8 +172,10 @@ func (g *generator) orderV1(r *route) zkgm.Operation {
 	t := g.token(r.from)
 	amount, quote := g.amounts(t)
 	return &zkgm.TokenOrderV1{
-		Sender: g.account(r.from).zkgm, Receiver: g.account(r.to).zkgm, BaseToken: t.denom, BaseAmount: amount, BaseTokenSymbol: t.symbol,
-		BaseTokenName: t.name, BaseTokenDecimals: uint8(t.decimals), BaseTokenPath: t.path(), QuoteToken: r.quote(t), QuoteAmount: quote,
+		Sender: g.account(r.from).zkgm, Receiver: g.account(r.to).zkgm, BaseToken: t.denom, BaseAmount: amount,
+		BaseTokenSymbol: t.symbol,
+		BaseTokenName:   t.name, BaseTokenDecimals: uint8(t.decimals), BaseTokenPath: t.path(), QuoteToken: r.quote(t),
+		QuoteAmount: quote,
 	}
 }
 
@@ -197,7 +200,8 @@ func (g *generator) orderV2(r *route) zkgm.Operation {
 func (g *generator) call(r *route) zkgm.Instruction {
 	calldata := make([]byte, 4+32*g.rng.IntN(4))
 	g.fill(calldata)
-	return (&zkgm.Call{Sender: g.account(r.from).zkgm, ContractAddress: g.account(r.to).zkgm, ContractCalldata: calldata}).Instruction()
+	return (&zkgm.Call{Sender: g.account(r.from).zkgm, ContractAddress: g.account(r.to).zkgm,
+		ContractCalldata: calldata}).Instruction()
 }
 
 // amounts returns amounts that are round in human units, from thousandths to thousands; some orders leave a fee.
@@ -264,7 +268,8 @@ func (g *generator) journey(r *route, timeout time.Time) journey {
 	if g.lastRoute == r && g.rng.IntN(30) == 0 {
 		tx = g.lastTx
 	}
-	j := journey{success: g.rng.IntN(100) >= 2, steps: []step{{kind: index.TracePacketSend, chain: r.from, at: g.at, tx: tx}}}
+	j := journey{success: g.rng.IntN(100) >= 2,
+		steps: []step{{kind: index.TracePacketSend, chain: r.from, at: g.at, tx: tx}}}
 	j.lead(g, r.via(), r.from, r.to, index.TraceSendUpdate, index.TracePacketRecv)
 	received := len(j.steps)
 	last := j.steps[received-1]
@@ -289,7 +294,8 @@ func (g *generator) journey(r *route, timeout time.Time) journey {
 func (j *journey) lead(g *generator, hops []*chain, from, to *chain, update, arrival string) {
 	at := j.steps[len(j.steps)-1].at
 	wait := func(seconds float64) time.Time {
-		at = at.Add(time.Duration(seconds * math.Exp(0.4*g.rng.NormFloat64()) * float64(time.Second))).Truncate(time.Second)
+		at = at.Add(time.Duration(seconds * math.Exp(0.4*g.rng.NormFloat64()) * float64(time.Second))).Truncate(
+			time.Second)
 		return at
 	}
 	for i, hop := range append(hops[:len(hops):len(hops)], to) {

@@ -18,7 +18,8 @@ func (g *generator) packetRow(f *flight, data []byte, timeout time.Time, hash st
 		SortOrder: sortOrder(g.at, g.serial, 0), PacketHash: hash, ChannelVersion: new(zkgm.ChannelVersion),
 		SourceUniversalChainID: r.from.id, InternalSourceChainID: new(r.from.number), SourceClientID: new(r.client),
 		SourceConnectionID: new(r.connection), SourceChannelID: new(r.channel), SourcePortID: new(r.from.port),
-		DestUniversalChainID: r.to.id, InternalDestinationChainID: new(r.to.number), DestinationChainID: new(r.to.chainID),
+		DestUniversalChainID: r.to.id, InternalDestinationChainID: new(r.to.number),
+		DestinationChainID:  new(r.to.chainID),
 		DestinationClientID: new(r.back.client), DestinationConnectionID: new(r.back.connection),
 		DestinationChannelID: new(r.back.channel), DestinationPortID: new(r.to.port),
 		TimeoutHeight: new("0"), TimeoutTimestamp: new(strconv.FormatInt(timeout.UnixNano(), 10)),
@@ -54,16 +55,20 @@ func (f *flight) arrive(t *index.Trace) {
 	p, r := &f.packet, f.route
 	switch t.Type {
 	case index.TracePacketSend:
-		p.SendTimestamp, p.SendBlockHash, p.SendHeight, p.SendTransactionHash = t.Timestamp, t.BlockHash, t.Height, t.TransactionHash
+		p.SendTimestamp, p.SendBlockHash, p.SendHeight, p.SendTransactionHash = t.Timestamp, t.BlockHash, t.Height,
+			t.TransactionHash
 	case index.TracePacketRecv:
-		p.RecvTimestamp, p.RecvBlockHash, p.RecvHeight, p.RecvTransactionHash = t.Timestamp, t.BlockHash, t.Height, t.TransactionHash
+		p.RecvTimestamp, p.RecvBlockHash, p.RecvHeight, p.RecvTransactionHash = t.Timestamp, t.BlockHash, t.Height,
+			t.TransactionHash
 		p.RecvMaker, p.RecvMakerMsg = new(hexText(relayer(r.to))), new("0x")
 	case index.TraceWriteAck:
-		p.WriteAckTimestamp, p.WriteAckBlockHash, p.WriteAckHeight, p.WriteAckTransactionHash = t.Timestamp, t.BlockHash, t.Height, t.TransactionHash
+		p.WriteAckTimestamp, p.WriteAckBlockHash, p.WriteAckHeight, p.WriteAckTransactionHash = t.Timestamp,
+			t.BlockHash, t.Height, t.TransactionHash
 		p.Success = new(f.journey.success)
 		p.Acknowledgement = new(hexText(acknowledgement(f.instruction, f.journey.success, relayer(r.to))))
 	case index.TracePacketAck:
-		p.AckTimestamp, p.AckBlockHash, p.AckHeight, p.AckTransactionHash = t.Timestamp, t.BlockHash, t.Height, t.TransactionHash
+		p.AckTimestamp, p.AckBlockHash, p.AckHeight, p.AckTransactionHash = t.Timestamp, t.BlockHash, t.Height,
+			t.TransactionHash
 		p.AckMaker = new(hexText(relayer(r.from)))
 	}
 }
@@ -122,23 +127,28 @@ func (g *generator) transferRow(f *flight, idx int32, order zkgm.Operation) inde
 	switch o := order.(type) {
 	case *zkgm.TokenOrderV1:
 		sender, receiver, base = o.Sender, o.Receiver, o.BaseToken
-		t.QuoteToken, t.BaseAmount, t.QuoteAmount = new(hexText(o.QuoteToken)), new(o.BaseAmount.String()), new(o.QuoteAmount.String())
+		t.QuoteToken, t.BaseAmount, t.QuoteAmount = new(hexText(o.QuoteToken)), new(o.BaseAmount.String()),
+			new(o.QuoteAmount.String())
 		t.BaseTokenPath = new(o.BaseTokenPath.String())
 	case *zkgm.TokenOrderV2:
 		sender, receiver, base = o.Sender, o.Receiver, o.BaseToken
-		t.QuoteToken, t.BaseAmount, t.QuoteAmount = new(hexText(o.QuoteToken)), new(o.BaseAmount.String()), new(o.QuoteAmount.String())
+		t.QuoteToken, t.BaseAmount, t.QuoteAmount = new(hexText(o.QuoteToken)), new(o.BaseAmount.String()),
+			new(o.QuoteAmount.String())
 	}
 	t.BaseToken = new(hexText(base))
 	if known := r.from.byDenom[string(base)]; known != nil {
-		t.BaseTokenName, t.BaseTokenSymbol, t.BaseTokenDecimals = new(known.name), new(known.symbol), new(known.decimals)
+		t.BaseTokenName, t.BaseTokenSymbol, t.BaseTokenDecimals = new(known.name), new(known.symbol),
+			new(known.decimals)
 		t.WrapDirection = new("wrapping")
 		if known.home != r.from {
 			t.WrapDirection = new("unwrapping")
 		}
 	}
 	from, to := r.from.known(sender), r.to.known(receiver)
-	t.SenderCanonical, t.SenderDisplay, t.SenderZkgm = new(hexText(from.canonical)), new(from.display), new(hexText(from.zkgm))
-	t.ReceiverCanonical, t.ReceiverDisplay, t.ReceiverZkgm = new(hexText(to.canonical)), new(to.display), new(hexText(to.zkgm))
+	t.SenderCanonical, t.SenderDisplay, t.SenderZkgm = new(hexText(from.canonical)), new(from.display),
+		new(hexText(from.zkgm))
+	t.ReceiverCanonical, t.ReceiverDisplay, t.ReceiverZkgm = new(hexText(to.canonical)), new(to.display),
+		new(hexText(to.zkgm))
 	if *t.BaseAmount != *t.QuoteAmount {
 		t.FeeType, t.FeeToken = new("quote_delta"), t.BaseToken
 		t.FeeAmount = new(difference(*t.BaseAmount, *t.QuoteAmount))

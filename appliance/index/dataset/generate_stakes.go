@@ -48,21 +48,25 @@ func (g *generator) stake(r *route, staked *token) zkgm.Instruction {
 	less := new(big.Int).Sub(amount, new(big.Int).Div(amount, big.NewInt(50)))
 	bring := func(base, quote []byte) zkgm.Instruction {
 		return (&zkgm.TokenOrderV2{
-			Sender: staker, Receiver: proxy.zkgm, BaseToken: base, BaseAmount: amount, QuoteToken: quote, QuoteAmount: amount, Kind: zkgm.OrderSolve,
+			Sender: staker, Receiver: proxy.zkgm, BaseToken: base, BaseAmount: amount, QuoteToken: quote,
+			QuoteAmount: amount, Kind: zkgm.OrderSolve,
 		}).Instruction()
 	}
 	deliver := func(base, quote []byte, amount *big.Int) msg {
 		return g.sendMessage(r, &zkgm.TokenOrderV2{
-			Sender: proxy.zkgm, Receiver: staker, BaseToken: base, BaseAmount: amount, QuoteToken: quote, QuoteAmount: amount, Kind: zkgm.OrderSolve,
+			Sender: proxy.zkgm, Receiver: staker, BaseToken: base, BaseAmount: amount, QuoteToken: quote,
+			QuoteAmount: amount, Kind: zkgm.OrderSolve,
 		})
 	}
 	call := func(messages ...msg) zkgm.Instruction {
-		return (&zkgm.Call{Sender: staker, ContractAddress: proxy.zkgm, ContractCalldata: calldata(r.to, messages)}).Instruction()
+		return (&zkgm.Call{Sender: staker, ContractAddress: proxy.zkgm,
+			ContractCalldata: calldata(r.to, messages)}).Instruction()
 	}
 	batch := func(inner ...zkgm.Instruction) zkgm.Instruction {
 		return (&zkgm.Batch{Instructions: inner}).Instruction()
 	}
-	allow := msg{"increase_allowance": map[string]any{"amount": amount.String(), "spender": r.to.accountOf(r.to.contract("hub")).display}}
+	allow := msg{"increase_allowance": map[string]any{"amount": amount.String(),
+		"spender": r.to.accountOf(r.to.contract("hub")).display}}
 	switch dice := g.rng.IntN(10); {
 	case dice < 5:
 		bond := msg{"bond": map[string]any{"min_mint_amount": less.String(), "mint_to_address": proxy.display}}
@@ -74,7 +78,8 @@ func (g *generator) stake(r *route, staked *token) zkgm.Instruction {
 		var messages []msg
 		first := 1 + g.rng.IntN(900)
 		for i := range 1 + g.rng.IntN(2) {
-			messages = append(messages, msg{"withdraw": map[string]any{"batch_id": first + i, "withdraw_to_address": proxy.display}})
+			messages = append(messages,
+				msg{"withdraw": map[string]any{"batch_id": first + i, "withdraw_to_address": proxy.display}})
 		}
 		return call(append(messages, deliver(native.denom, nativeHere, amount))...)
 	}
@@ -86,8 +91,9 @@ type msg map[string]any
 
 func (g *generator) sendMessage(r *route, order *zkgm.TokenOrderV2) msg {
 	return msg{"send": map[string]any{
-		"channel_id": r.back.channel, "timeout_height": "0", "timeout_timestamp": strconv.FormatInt(g.at.Add(72*time.Hour).UnixNano(), 10),
-		"salt": g.hash(), "instruction": hexText(order.Instruction().Encode()),
+		"channel_id": r.back.channel, "timeout_height": "0",
+		"timeout_timestamp": strconv.FormatInt(g.at.Add(72*time.Hour).UnixNano(), 10),
+		"salt":              g.hash(), "instruction": hexText(order.Instruction().Encode()),
 	}}
 }
 
@@ -107,7 +113,8 @@ func calldata(c *chain, messages []msg) []byte {
 	list := make([]item, len(messages))
 	for i, m := range messages {
 		for does := range m {
-			list[i].Wasm.Execute = execute{Contract: c.accountOf(c.contract(does)).display, Funds: []any{}, Msg: mustJSON(m)}
+			list[i].Wasm.Execute = execute{Contract: c.accountOf(c.contract(does)).display, Funds: []any{},
+				Msg: mustJSON(m)}
 		}
 	}
 	return mustJSON(list)

@@ -20,7 +20,10 @@ var now = time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
 func generate(t testing.TB, o GenerateOptions) []index.Row {
 	t.Helper()
 	var all []index.Row
-	if err := Generate(context.Background(), o, func(rows []index.Row) error { all = append(all, rows...); return nil }); err != nil {
+	if err := Generate(context.Background(), o, func(rows []index.Row) error {
+		all = append(all, rows...)
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return all
@@ -64,7 +67,8 @@ func TestGeneratedRowsStayAsTheyWere(t *testing.T) {
 	for _, row := range generate(t, GenerateOptions{Transfers: 2000, Seed: 18, Now: now}) {
 		digest.Write(row.AppendLine(nil))
 	}
-	if got := hex.EncodeToString(digest.Sum(nil)); got != "302de65a213690c6048e27b9e42b3ee37a66e2f155acc15abc1c6014e894ee98" {
+	if got := hex.EncodeToString(
+		digest.Sum(nil)); got != "302de65a213690c6048e27b9e42b3ee37a66e2f155acc15abc1c6014e894ee98" {
 		t.Errorf("the rows are others: %s", got)
 	}
 }
@@ -112,7 +116,8 @@ func checkPacket(t *testing.T, p index.Packet, at time.Time) {
 	last, ended := "", false
 	for i, trace := range p.Traces {
 		happened := trace.Timestamp != nil
-		if happened && (ended || i > 0 && trace.Timestamp.Before(*p.Traces[i-1].Timestamp) || trace.Timestamp.After(at)) {
+		if happened &&
+			(ended || i > 0 && trace.Timestamp.Before(*p.Traces[i-1].Timestamp) || trace.Timestamp.After(at)) {
 			t.Fatalf("trace %d of %s is out of order", i, p.PacketHash)
 		}
 		if happened != (trace.Height != nil) || happened != (trace.TransactionHash != nil) {
@@ -145,7 +150,8 @@ func checkTransfer(t *testing.T, transfer index.Transfer, p index.Packet) {
 			t.Fatalf("transfer %s/%d is not its order", transfer.PacketHash, transfer.TransferIndex)
 		}
 	}
-	for _, form := range [][2]string{{*transfer.SenderDisplay, *transfer.SenderCanonical}, {*transfer.ReceiverDisplay, *transfer.ReceiverCanonical}} {
+	for _, form := range [][2]string{{*transfer.SenderDisplay, *transfer.SenderCanonical},
+		{*transfer.ReceiverDisplay, *transfer.ReceiverCanonical}} {
 		if !strings.HasPrefix(form[0], "0x") && hexText(bech32Bytes(form[0])) != form[1] {
 			t.Fatalf("%s is not %s", form[0], form[1])
 		}

@@ -100,18 +100,22 @@ var chainTable = []struct {
 	tokens                        string // denom:symbol:name:decimals, the native one first
 }{
 	{"union", "union-1", "Union", "union", false, 6 * time.Second, 6, 10, "au:U:Union:18"},
-	{"ethereum", "1", "Ethereum", "", false, 12 * time.Second, 900, 8, "eeee:ETH:Ether:18 usdc:USDC:USD Coin:6 usdt:USDT:Tether USD:6 wbtc:WBTC:Wrapped BTC:8 uu:eU:Escher Union:18"},
-	{"babylon", "bbn-1", "Babylon", "bbn", false, 10 * time.Second, 10, 9, "ubbn:BABY:Babylon:6 ebaby:eBABY:Escher Babylon:6"},
+	{"ethereum", "1", "Ethereum", "", false, 12 * time.Second, 900, 8,
+		"eeee:ETH:Ether:18 usdc:USDC:USD Coin:6 usdt:USDT:Tether USD:6 wbtc:WBTC:Wrapped BTC:8 uu:eU:Escher Union:18"},
+	{"babylon", "bbn-1", "Babylon", "bbn", false, 10 * time.Second, 10, 9,
+		"ubbn:BABY:Babylon:6 ebaby:eBABY:Escher Babylon:6"},
 	{"osmosis", "osmosis-1", "Osmosis", "osmo", false, 2 * time.Second, 5, 4, "uosmo:OSMO:Osmosis:6 ion:ION:Ion:6"},
 	{"xion", "xion-mainnet-1", "XION", "xion", false, 6 * time.Second, 6, 2, "uxion:XION:XION:6"},
 	{"bsc", "56", "BNB Smart Chain", "", false, 3 * time.Second, 20, 5, "eeee:BNB:BNB:18 usdt:USDT:Tether USD:18"},
 	{"base", "8453", "Base", "", false, 2 * time.Second, 1000, 3, "eeee:ETH:Ether:18 usdc:USDC:USD Coin:6"},
 	{"bob", "60808", "BOB", "", false, 2 * time.Second, 1000, 1, "eeee:ETH:Ether:18"},
 	{"union", "union-testnet-10", "Union Testnet 10", "union", true, 6 * time.Second, 6, 2, "muno:UNO:Union Testnet:6"},
-	{"ethereum", "11155111", "Sepolia", "", true, 12 * time.Second, 900, 2, "eeee:ETH:Sepolia Ether:18 link:LINK:ChainLink Token:18"},
+	{"ethereum", "11155111", "Sepolia", "", true, 12 * time.Second, 900, 2,
+		"eeee:ETH:Sepolia Ether:18 link:LINK:ChainLink Token:18"},
 	{"ethereum", "17000", "Holesky", "", true, 12 * time.Second, 900, 1, "eeee:ETH:Holesky Ether:18"},
 	{"babylon", "bbn-test-6", "Babylon Testnet", "bbn", true, 10 * time.Second, 10, 2, "ubbn:tBABY:Babylon Testnet:6"},
-	{"osmosis", "osmo-test-5", "Osmosis Testnet", "osmo", true, 3 * time.Second, 5, 0.5, "uosmo:OSMO:Osmosis Testnet:6"},
+	{"osmosis", "osmo-test-5", "Osmosis Testnet", "osmo", true, 3 * time.Second, 5, 0.5,
+		"uosmo:OSMO:Osmosis Testnet:6"},
 	{"xion", "xion-testnet-2", "XION Testnet 2", "xion", true, 6 * time.Second, 6, 1, "uxion:XION:XION Testnet:6"},
 }
 
@@ -119,7 +123,8 @@ var chainTable = []struct {
 func (g *generator) world(chains int) {
 	for i, row := range chainTable[:chains] {
 		c := &chain{
-			id: row.family + "." + row.chainID, family: row.family, chainID: row.chainID, name: row.name, prefix: row.prefix, testnet: row.testnet,
+			id: row.family + "." + row.chainID, family: row.family, chainID: row.chainID, name: row.name,
+			prefix: row.prefix, testnet: row.testnet,
 			number: int32(i + 1), blockTime: row.blockTime, finality: row.finality, weight: row.weight,
 			byDenom: make(map[string]*token), seen: make(map[string]account), drawn: make(map[int]account),
 		}
@@ -207,7 +212,8 @@ func (g *generator) wrapTokens() {
 			if t.home != r.from {
 				continue
 			}
-			w := &token{denom: wrappedDenom(r, t), symbol: t.symbol, name: t.name, decimals: t.decimals, home: r.from, origin: t, route: r}
+			w := &token{denom: wrappedDenom(r, t), symbol: t.symbol, name: t.name, decimals: t.decimals, home: r.from,
+				origin: t, route: r}
 			r.to.tokens = append(r.to.tokens, w)
 			r.to.byDenom[string(w.denom)] = w
 		}
@@ -308,22 +314,29 @@ func (g *generator) chainRow(c *chain) index.Chain {
 	age := g.rng.IntN(20)
 	at := g.now.Add(-time.Duration(age) * time.Second)
 	return index.Chain{
-		UniversalChainID: c.id, ChainID: new(c.chainID), DisplayName: new(c.name), Testnet: new(c.testnet), RPCType: new(rpcType),
+		UniversalChainID: c.id, ChainID: new(c.chainID), DisplayName: new(c.name), Testnet: new(c.testnet),
+		RPCType:    new(rpcType),
 		AddrPrefix: new(prefix), LogoURI: new("https://assets.example/chains/" + c.family + ".svg"),
 		MinterAddressDisplay: new(c.accountOf(c.contract("minter")).display),
-		Status:               index.ChainStatus{Height: new(strconv.FormatInt(c.height(at), 10)), Status: new("ok"), Timestamp: new(at), TipAgeSeconds: new(int32(age))},
-		Family:               family,
-		Editions:             []index.ChainEdition{{Name: new(edition), Environment: new(environment)}},
+		Status: index.ChainStatus{Height: new(strconv.FormatInt(c.height(at), 10)), Status: new("ok"),
+			Timestamp: new(at), TipAgeSeconds: new(int32(age))},
+		Family:   family,
+		Editions: []index.ChainEdition{{Name: new(edition), Environment: new(environment)}},
 		Explorers: []index.ChainExplorer{{
-			Name: new("example"), DisplayName: new("Example Explorer"), Description: new("Blocks, transactions and accounts of " + c.name),
-			BlockURL: new(explorer + "/block/"), TxURL: new(explorer + "/tx/"), AddressURL: new(explorer + "/address/"), HomeURL: new(explorer),
-			LogoURI: new("https://assets.example/explorer.svg"),
+			Name: new("example"), DisplayName: new("Example Explorer"),
+			Description: new("Blocks, transactions and accounts of " + c.name),
+			BlockURL:    new(explorer + "/block/"), TxURL: new(explorer + "/tx/"),
+			AddressURL: new(explorer + "/address/"),
+			HomeURL:    new(explorer),
+			LogoURI:    new("https://assets.example/explorer.svg"),
 		}},
 		Features: []index.ChainFeatures{{
-			Environment: new(feature), PacketList: new(true), TransferList: new(true), ConnectionList: new(true), ChannelList: new(true),
+			Environment: new(feature), PacketList: new(true), TransferList: new(true), ConnectionList: new(true),
+			ChannelList: new(true),
 			IndexStatus: new(true), TransferSubmission: new(true),
 		}},
-		RPCs: []index.ChainRPC{{URL: new("https://rpc." + strings.ReplaceAll(c.id, ".", "-") + ".example"), Type: new("rpc"), Description: new("public"), Contact: new("ops@example.com")}},
+		RPCs: []index.ChainRPC{{URL: new("https://rpc." + strings.ReplaceAll(c.id, ".", "-") + ".example"),
+			Type: new("rpc"), Description: new("public"), Contact: new("ops@example.com")}},
 	}
 }
 
@@ -332,11 +345,14 @@ func tokenRow(c *chain, t *token, rank int32) index.Token {
 	row := index.Token{
 		UniversalChainID: c.id, Denom: denom, Rank: new(rank), Whitelist: new(t.origin == nil),
 		Representations: []index.TokenRepresentation{{
-			UniversalChainID: c.id, Denom: new(denom), Symbol: new(t.symbol), Name: new(t.name), Decimals: new(t.decimals),
-			LogoURI: new("https://assets.example/tokens/" + strings.ToLower(t.symbol) + ".svg"),
+			UniversalChainID: c.id, Denom: new(denom), Symbol: new(t.symbol), Name: new(t.name),
+			Decimals: new(t.decimals),
+			LogoURI:  new("https://assets.example/tokens/" + strings.ToLower(t.symbol) + ".svg"),
 			Sources: []index.TokenSource{{
-				UniversalChainID: t.home.id, Denom: new(denom), Symbol: new(t.symbol), Name: new(t.name), Decimals: new(t.decimals),
-				UpdateTimestamp: new(genesis), Source: index.TokenOrigin{Name: new("curated"), SourceURI: new("https://assets.example/tokens.json"), LogoURI: new("https://assets.example/curated.svg")},
+				UniversalChainID: t.home.id, Denom: new(denom), Symbol: new(t.symbol), Name: new(t.name),
+				Decimals:        new(t.decimals),
+				UpdateTimestamp: new(genesis), Source: index.TokenOrigin{Name: new("curated"), SourceURI: new(
+					"https://assets.example/tokens.json"), LogoURI: new("https://assets.example/curated.svg")},
 			}},
 		}},
 	}
@@ -346,10 +362,12 @@ func tokenRow(c *chain, t *token, rank int32) index.Token {
 	if t.origin != nil {
 		row.Wrapping = []index.TokenWrapping{{
 			Index: new(int32(0)), UnwrappedUniversalChainID: t.home.id, UnwrappedDenom: new(hexText(t.origin.denom)),
-			WrappedUniversalChainID: c.id, WrappedDenom: new(denom), DestinationChannelID: new(t.route.back.channel), Wrapper: new(c.port),
+			WrappedUniversalChainID: c.id, WrappedDenom: new(denom), DestinationChannelID: new(t.route.back.channel),
+			Wrapper: new(c.port),
 		}}
 	} else {
-		row.Bucket = &index.TokenBucket{UniversalChainID: c.id, Denom: new(denom), Capacity: new("1000000000000"), RefillRate: new("11574074")}
+		row.Bucket = &index.TokenBucket{UniversalChainID: c.id, Denom: new(denom), Capacity: new("1000000000000"),
+			RefillRate: new("11574074")}
 	}
 	return row
 }
@@ -370,9 +388,11 @@ func (g *generator) clientRow(i int, updated time.Time) index.Client {
 	r := g.routes[i]
 	height := r.from.height(updated)
 	return index.Client{
-		SortOrder: routeOrder(i), UniversalChainID: r.from.id, ClientID: r.client, CounterpartyUniversalChainID: r.to.id,
+		SortOrder: routeOrder(i), UniversalChainID: r.from.id, ClientID: r.client,
+		CounterpartyUniversalChainID: r.to.id,
 		Status: &index.ClientStatus{
-			BlockHash: new(r.from.blockHash(height)), Height: new(strconv.FormatInt(height, 10)), TransactionHash: new(g.hash()),
+			BlockHash: new(r.from.blockHash(height)), Height: new(strconv.FormatInt(height, 10)),
+			TransactionHash:    new(g.hash()),
 			CounterpartyHeight: new(strconv.FormatInt(r.to.height(updated), 10)), Timestamp: new(updated),
 		},
 	}
@@ -384,15 +404,21 @@ func (g *generator) addChannels() {
 		order := routeOrder(i)
 		g.add(g.clientRow(i, g.now.Add(-time.Duration(g.rng.IntN(600))*time.Second)))
 		g.add(index.Connection{
-			SortOrder: order, SourceUniversalChainID: r.from.id, SourceConnectionID: r.connection, SourceClientID: new(r.client),
-			DestUniversalChainID: r.to.id, DestinationConnectionID: new(r.back.connection), DestinationClientID: new(r.back.client),
+			SortOrder: order, SourceUniversalChainID: r.from.id, SourceConnectionID: r.connection,
+			SourceClientID:       new(r.client),
+			DestUniversalChainID: r.to.id, DestinationConnectionID: new(r.back.connection),
+			DestinationClientID: new(r.back.client),
 		})
 		channel := index.Channel{
-			SortOrder: order, SourceUniversalChainID: r.from.id, SourceChannelID: r.channel, SourceClientID: new(r.client),
+			SortOrder: order, SourceUniversalChainID: r.from.id, SourceChannelID: r.channel,
+			SourceClientID:     new(r.client),
 			SourceConnectionID: new(r.connection), SourcePortID: new(r.from.port), DestUniversalChainID: r.to.id,
-			DestinationChannelID: new(r.back.channel), DestinationClientID: new(r.back.client), DestinationConnectionID: new(r.back.connection),
-			DestinationPortID: new(r.to.port), Version: new(zkgm.ChannelVersion), Recommended: new(r.hop == nil), Tags: []string{"canonical"},
-			Fees: []index.ChannelFee{{Action: new("PACKET_RECV"), Fee: new("220000")}, {Action: new("PACKET_SEND_LC_UPDATE_L0"), Fee: new("300000")}},
+			DestinationChannelID: new(r.back.channel), DestinationClientID: new(r.back.client),
+			DestinationConnectionID: new(r.back.connection),
+			DestinationPortID:       new(r.to.port), Version: new(zkgm.ChannelVersion), Recommended: new(r.hop == nil),
+			Tags: []string{"canonical"},
+			Fees: []index.ChannelFee{{Action: new("PACKET_RECV"), Fee: new("220000")},
+				{Action: new("PACKET_SEND_LC_UPDATE_L0"), Fee: new("300000")}},
 		}
 		if r.hop != nil {
 			channel.Tags = []string{"canonical", "tokenorder-v2"}

@@ -400,7 +400,8 @@ func (b *block) beforeBad() (position, error) {
 	}
 	digest.Write(b.lines[:b.starts[0]])
 	return position{
-		Bytes: b.after.Bytes - int64(len(b.lines)) + b.starts[0], Lines: b.bad[0].Line - 1, SHA256: hex.EncodeToString(digest.Sum(nil)),
+		Bytes: b.after.Bytes - int64(len(b.lines)) + b.starts[0], Lines: b.bad[0].Line - 1,
+		SHA256: hex.EncodeToString(digest.Sum(nil)),
 	}, b.bad[0]
 }
 

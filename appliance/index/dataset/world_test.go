@@ -52,7 +52,8 @@ func (h *history) advance(by time.Duration, transfers int) []index.Row {
 func (h *history) take(rows []index.Row, at time.Time) {
 	h.Helper()
 	for _, row := range rows {
-		if parsed, err := index.ParseLine(row.AppendLine(nil)); err != nil || !bytes.Equal(parsed.Bytes(), row.Bytes()) {
+		if parsed, err := index.ParseLine(row.AppendLine(nil)); err != nil ||
+			!bytes.Equal(parsed.Bytes(), row.Bytes()) {
 			h.Fatalf("%s: %v", row.AppendLine(nil), err)
 		}
 		h.takeOrder(row)
@@ -102,7 +103,8 @@ func (h *history) checkUpdate(before, after index.Packet) {
 		h.Fatalf("%s is another packet now", before.PacketHash)
 	}
 	for i, trace := range before.Traces {
-		if trace.Timestamp != nil && (!trace.Timestamp.Equal(*after.Traces[i].Timestamp) || *trace.EventIndex != *after.Traces[i].EventIndex) {
+		if trace.Timestamp != nil &&
+			(!trace.Timestamp.Equal(*after.Traces[i].Timestamp) || *trace.EventIndex != *after.Traces[i].EventIndex) {
 			h.Fatalf("trace %d of %s has happened otherwise", i, before.PacketHash)
 		}
 	}
@@ -178,7 +180,8 @@ func TestAWorldGoesOnUntilItsPacketsEnd(t *testing.T) {
 	for _, p := range h.packets {
 		stages[*p.Status]++
 	}
-	if acknowledged := stages[index.TracePacketAck]; acknowledged < len(h.packets)*97/100 || acknowledged == len(h.packets) {
+	if acknowledged := stages[index.TracePacketAck]; acknowledged < len(h.packets)*97/100 ||
+		acknowledged == len(h.packets) {
 		t.Errorf("few or all have ended: %v", stages)
 	}
 	if rows := h.advance(time.Second, 0); len(rows) != 0 {
@@ -244,7 +247,8 @@ func TestChainsOfAWorldStayFresh(t *testing.T) {
 		for _, c := range of[index.Chain](t, rows, index.ChainType) {
 			refreshed++
 			before := chains[c.UniversalChainID].Status
-			if !c.Status.Timestamp.After(*before.Timestamp) || *c.Status.Height < *before.Height || h.world.Now().Sub(*c.Status.Timestamp) > time.Minute {
+			if !c.Status.Timestamp.After(*before.Timestamp) || *c.Status.Height < *before.Height ||
+				h.world.Now().Sub(*c.Status.Timestamp) > time.Minute {
 				t.Errorf("%s went from %s to %s", c.UniversalChainID, before.Timestamp, c.Status.Timestamp)
 			}
 			chains[c.UniversalChainID] = c
@@ -298,7 +302,9 @@ func TestAWorldsClockNeverGoesBack(t *testing.T) {
 
 // At a steady rate, the number of packets in progress stays bounded.
 func TestAWorldForgetsWhatHasEnded(t *testing.T) {
-	w, err := NewWorld(t.Context(), GenerateOptions{Transfers: 10, Seed: 6, Now: now}, func([]index.Row) error { return nil })
+	w, err := NewWorld(t.Context(), GenerateOptions{Transfers: 10, Seed: 6, Now: now}, func([]index.Row) error {
+		return nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +324,8 @@ func TestAWorldForgetsWhatHasEnded(t *testing.T) {
 
 func TestASinkWritesToAnIndex(t *testing.T) {
 	var index written
-	if err := Generate(t.Context(), GenerateOptions{Transfers: 30, Seed: 7, Now: now, BatchRows: 20}, Sink(t.Context(), &index)); err != nil {
+	if err := Generate(t.Context(), GenerateOptions{Transfers: 30, Seed: 7, Now: now, BatchRows: 20},
+		Sink(t.Context(), &index)); err != nil {
 		t.Fatal(err)
 	}
 	if want := len(generate(t, GenerateOptions{Transfers: 30, Seed: 7, Now: now})); index.rows != want {

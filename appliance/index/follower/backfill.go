@@ -146,7 +146,8 @@ func (f *Follower) nextPage(ctx context.Context) (page, error) {
 // readAhead requests the next page of packets and, unless transfers are held, the next page of transfers.
 func (f *Follower) readAhead(ctx context.Context) {
 	var parts []part
-	p := page{withPackets: !f.back.packets.ended, withTransfers: !f.back.transfers.ended && (len(f.back.held) == 0 || f.back.packets.ended)}
+	p := page{withPackets: !f.back.packets.ended, withTransfers: !f.back.transfers.ended &&
+		(len(f.back.held) == 0 || f.back.packets.ended)}
 	packets, transfers := f.limits()
 	if p.withPackets {
 		parts = append(parts, f.back.packets.below(packets))

@@ -100,8 +100,10 @@ func checkTransfer(transfer, packet index.Row, o *orders) error {
 			continue
 		}
 		claimed, _ := transfer.Text(same.transfer)
-		if truth, _ := packet.Text(same.packet); claimed != truth && (same.packet != index.PacketHashColumn || !strings.EqualFold(claimed, truth)) {
-			return fmt.Errorf("%s is %s, but the packet's is %s", transfer.Type().Fields[same.transfer].Name, show(claimed), show(truth))
+		if truth, _ := packet.Text(same.packet); claimed != truth &&
+			(same.packet != index.PacketHashColumn || !strings.EqualFold(claimed, truth)) {
+			return fmt.Errorf("%s is %s, but the packet's is %s", transfer.Type().Fields[same.transfer].Name,
+				show(claimed), show(truth))
 		}
 	}
 	if o.err != nil {
@@ -114,7 +116,8 @@ func checkTransfer(transfer, packet index.Row, o *orders) error {
 	for i, fact := range o.list[number].facts() {
 		field := transferFacts[i]
 		if claimed, ok := transfer.Text(field); ok && !fact.agrees(claimed) {
-			return fmt.Errorf("%s is %s, but the packet's data has %s", transfer.Type().Fields[field].Name, show(claimed), show(fact.String()))
+			return fmt.Errorf("%s is %s, but the packet's data has %s", transfer.Type().Fields[field].Name,
+				show(claimed), show(fact.String()))
 		}
 	}
 	return nil

@@ -36,7 +36,8 @@ func decodeOrders(packet index.Row) *orders {
 
 func listOrders(packet index.Row) (list []order, carried bool, err error) {
 	if version, ok := packet.Text(index.PacketChannelVersionColumn); ok && version != zkgm.ChannelVersion {
-		return nil, false, fmt.Errorf("the packet's channel_version is %s, which does not support transfers", show(version))
+		return nil, false,
+			fmt.Errorf("the packet's channel_version is %s, which does not support transfers", show(version))
 	}
 	data, err := packetData(packet)
 	if err != nil {
@@ -71,7 +72,8 @@ func ordersIn(found []order, i instructionTuple, forwarded bool, depth int) []or
 	switch {
 	case i.Opcode == zkgm.OpTokenOrder:
 		return append(found, order{
-			sender: values[0].([]byte), receiver: values[1].([]byte), baseToken: values[2].([]byte), baseAmount: values[3].(*big.Int),
+			sender: values[0].([]byte), receiver: values[1].([]byte), baseToken: values[2].([]byte),
+			baseAmount: values[3].(*big.Int),
 			quoteToken: values[shape.quote].([]byte), quoteAmount: values[shape.quote+1].(*big.Int),
 		})
 	case i.Opcode == zkgm.OpBatch:
@@ -103,13 +105,15 @@ var (
 		{zkgm.OpBatch, 0}:   {arguments: arguments("tuple[]")},
 		{zkgm.OpTokenOrder, 1}: {quote: 8, arguments: arguments(
 			"bytes", "bytes", "bytes", "uint256", "string", "string", "uint8", "uint256", "bytes", "uint256")},
-		{zkgm.OpTokenOrder, 2}: {quote: 4, arguments: arguments("bytes", "bytes", "bytes", "uint256", "bytes", "uint256", "uint8", "bytes")},
+		{zkgm.OpTokenOrder, 2}: {quote: 4,
+			arguments: arguments("bytes", "bytes", "bytes", "uint256", "bytes", "uint256", "uint8", "bytes")},
 	}
 )
 
 // arguments returns the abi arguments for these types; a tuple is an instruction.
 func arguments(types ...string) (list abi.Arguments) {
-	instruction := []abi.ArgumentMarshaling{{Name: "version", Type: "uint8"}, {Name: "opcode", Type: "uint8"}, {Name: "operand", Type: "bytes"}}
+	instruction := []abi.ArgumentMarshaling{{Name: "version", Type: "uint8"}, {Name: "opcode", Type: "uint8"},
+		{Name: "operand", Type: "bytes"}}
 	for _, t := range types {
 		made, err := abi.NewType(t, "", instruction)
 		if err != nil { // a constant above is invalid

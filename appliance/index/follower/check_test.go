@@ -84,7 +84,8 @@ func other(text string) string {
 // changed is how many of the generated rows the test alters, field by field.
 const changed = 300
 
-var checkedOfPacket = []string{"packet_hash", "data", "timeout_height", "timeout_timestamp", "source_channel_id", "destination_channel_id"}
+var checkedOfPacket = []string{"packet_hash",
+	"data", "timeout_height", "timeout_timestamp", "source_channel_id", "destination_channel_id"}
 
 func TestGeneratedPacketsAgreeUntilAnythingIsChanged(t *testing.T) {
 	packets, _ := manyGenerated()
@@ -113,7 +114,8 @@ func TestPacketsThatCannotBeRecomputedSayWhy(t *testing.T) {
 	packets, _ := generate(1)
 	for _, packet := range packets {
 		for _, field := range checkedOfPacket[1:] {
-			if err := checkPacket(with(t, packet, field, "")); err == nil || !strings.HasPrefix(err.Error(), field+" is missing") {
+			if err := checkPacket(with(t, packet, field, "")); err == nil ||
+				!strings.HasPrefix(err.Error(), field+" is missing") {
 				t.Errorf("without %s: %v", field, err)
 			}
 		}
@@ -129,11 +131,13 @@ func TestPacketsThatCannotBeRecomputedSayWhy(t *testing.T) {
 			{"timeout_timestamp", `"-1"`, "timeout_timestamp is -1, which"},
 			{"packet_hash", `"\u001b[31m"`, `packet_hash is \x1b[31m, but channels, data and timeouts give 0x`},
 		} {
-			if err := checkPacket(with(t, packet, test.field, test.value)); err == nil || !strings.HasPrefix(err.Error(), test.want) {
+			if err := checkPacket(with(t, packet, test.field, test.value)); err == nil ||
+				!strings.HasPrefix(err.Error(), test.want) {
 				t.Errorf("%s %s: %v", test.field, test.value, err)
 			}
 		}
-		if err := checkPacket(with(t, packet, "packet_hash", `"`+strings.ToUpper(textIn(packet, "packet_hash"))+`"`)); err != nil {
+		if err := checkPacket(
+			with(t, packet, "packet_hash", `"`+strings.ToUpper(textIn(packet, "packet_hash"))+`"`)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -150,7 +154,8 @@ func TestGeneratedTransfersAgreeUntilAnythingIsChanged(t *testing.T) {
 		if n >= changed {
 			continue
 		}
-		fields := append([]string{"packet_hash", "source_universal_chain_id", "destination_universal_chain_id"}, factNames()...)
+		fields := append([]string{"packet_hash", "source_universal_chain_id", "destination_universal_chain_id"},
+			factNames()...)
 		for _, field := range fields {
 			err := checkTransfer(with(t, transfer, field, other(textIn(transfer, field))), packet, orders)
 			if err == nil || !strings.HasPrefix(err.Error(), field+" is ") {
@@ -186,13 +191,16 @@ func packetWith(t testing.TB, i zkgm.Instruction) (packet, transfer index.Row) {
 func rowsOf(t testing.TB, hash, data string) (packet, transfer index.Row) {
 	t.Helper()
 	packet, err := index.NewRow(index.Packet{
-		SortOrder: "1", PacketHash: hash, ChannelVersion: new(zkgm.ChannelVersion), SourceUniversalChainID: "union.union-1", DestUniversalChainID: "ethereum.1",
-		SourceChannelID: new(int32(1)), DestinationChannelID: new(int32(2)), TimeoutHeight: new("0"), TimeoutTimestamp: new("3"), Data: new(data),
+		SortOrder: "1", PacketHash: hash, ChannelVersion: new(zkgm.ChannelVersion),
+		SourceUniversalChainID: "union.union-1", DestUniversalChainID: "ethereum.1",
+		SourceChannelID: new(int32(1)), DestinationChannelID: new(int32(2)), TimeoutHeight: new("0"),
+		TimeoutTimestamp: new("3"), Data: new(data),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	transfer, err = index.NewRow(index.Transfer{SortOrder: "1", PacketHash: hash, SourceUniversalChainID: "union.union-1", DestUniversalChainID: "ethereum.1"})
+	transfer, err = index.NewRow(index.Transfer{SortOrder: "1", PacketHash: hash,
+		SourceUniversalChainID: "union.union-1", DestUniversalChainID: "ethereum.1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +215,8 @@ const (
 func evm(last byte) []byte { return append(make([]byte, 19), last) }
 
 func TestAddressesAgreeInAnyOfTheirForms(t *testing.T) {
-	order := &zkgm.TokenOrderV2{Sender: []byte(cosmosAddress), Receiver: append(make([]byte, 12), evm(0xab)...), BaseAmount: big.NewInt(5), QuoteAmount: new(big.Int)}
+	order := &zkgm.TokenOrderV2{Sender: []byte(cosmosAddress), Receiver: append(make([]byte, 12), evm(0xab)...),
+		BaseAmount: big.NewInt(5), QuoteAmount: new(big.Int)}
 	packet, transfer := packetWith(t, order.Instruction())
 	for _, test := range []struct {
 		field, value string
@@ -253,7 +262,8 @@ func TestAddressesAgreeInAnyOfTheirForms(t *testing.T) {
 	if want := "base_amount is 6, but the packet's data says 5"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
-	if err := check(with(t, transfer, "base_amount", `"`+strings.Repeat("9", 1000)+`"`), packet); len(err.Error()) > 500 {
+	if err := check(with(t, transfer, "base_amount", `"`+strings.Repeat("9", 1000)+`"`),
+		packet); len(err.Error()) > 500 {
 		t.Errorf("an error of %d bytes", len(err.Error()))
 	}
 }
@@ -263,7 +273,8 @@ func TestOrdersAreCountedThroughBatchesAndForwardsOnlyWhereThereIsNothingElse(t 
 		return (&zkgm.TokenOrderV2{BaseAmount: big.NewInt(amount), QuoteAmount: new(big.Int)}).Instruction()
 	}
 	v1 := func(amount int64) zkgm.Instruction {
-		return (&zkgm.TokenOrderV1{BaseAmount: big.NewInt(amount), QuoteAmount: new(big.Int), BaseTokenSymbol: "U"}).Instruction()
+		return (&zkgm.TokenOrderV1{BaseAmount: big.NewInt(amount), QuoteAmount: new(big.Int),
+			BaseTokenSymbol: "U"}).Instruction()
 	}
 	batch := func(inner ...zkgm.Instruction) zkgm.Instruction {
 		return (&zkgm.Batch{Instructions: inner}).Instruction()
@@ -285,8 +296,10 @@ func TestOrdersAreCountedThroughBatchesAndForwardsOnlyWhereThereIsNothingElse(t 
 		{"a forward", forward(order(4)), []int64{4}},
 		{"a forward of a forward of a batch", forward(forward(batch(order(4), v1(5)))), []int64{4, 5}},
 		{"a forward beside an order", batch(forward(order(4)), order(5)), []int64{5}},
-		{"an unknown version", batch(zkgm.Instruction{Opcode: zkgm.OpTokenOrder, Version: 9, Operand: order(1).Operand}, order(2)), []int64{2}},
-		{"an operand that is none", batch(zkgm.Instruction{Opcode: zkgm.OpTokenOrder, Version: 2, Operand: []byte{1}}, order(2)), []int64{2}},
+		{"an unknown version", batch(zkgm.Instruction{Opcode: zkgm.OpTokenOrder, Version: 9, Operand: order(1).Operand},
+			order(2)), []int64{2}},
+		{"an operand that is none",
+			batch(zkgm.Instruction{Opcode: zkgm.OpTokenOrder, Version: 2, Operand: []byte{1}}, order(2)), []int64{2}},
 		{"a call", call, nil},
 		{"an empty batch", batch(), nil},
 		{"too deep", deep, nil},
@@ -303,7 +316,8 @@ func TestOrdersAreCountedThroughBatchesAndForwardsOnlyWhereThereIsNothingElse(t 
 				}
 			}
 			beyond := with(t, transfer, "transfer_index", big.NewInt(int64(len(orders.list))).String())
-			if err := checkTransfer(beyond, packet, orders); err == nil || !strings.HasPrefix(err.Error(), "transfer_index is ") {
+			if err := checkTransfer(beyond, packet, orders); err == nil ||
+				!strings.HasPrefix(err.Error(), "transfer_index is ") {
 				t.Error(err)
 			}
 		})
@@ -320,12 +334,15 @@ func TestPacketsOfAnotherVersionOrUnreadableDataHaveNoTransfers(t *testing.T) {
 		t.Error("an order before the first")
 	}
 	for _, test := range []struct{ field, value, want string }{
-		{"channel_version", `"ucs00-pingpong-1"`, "the packet's channel_version is ucs00-pingpong-1, which does not support transfers"},
+		{"channel_version", `"ucs00-pingpong-1"`,
+			"the packet's channel_version is ucs00-pingpong-1, which does not support transfers"},
 		{"data", "", "data is missing"},
 		{"data", `"0x"`, "the packet's data does not have the format of ucs03-zkgm-0"},
-		{"data", `"` + textIn(packet, "data")[:200] + `"`, "the packet's data does not have the format of ucs03-zkgm-0"},
+		{"data", `"` + textIn(packet, "data")[:200] + `"`,
+			"the packet's data does not have the format of ucs03-zkgm-0"},
 	} {
-		if err := check(transfer, with(t, packet, test.field, test.value)); err == nil || !strings.HasPrefix(err.Error(), test.want) {
+		if err := check(transfer, with(t, packet, test.field, test.value)); err == nil ||
+			!strings.HasPrefix(err.Error(), test.want) {
 			t.Errorf("%s %s: %v", test.field, test.value, err)
 		}
 	}
@@ -345,7 +362,8 @@ func TestACraftedPacketIsNotFollowed(t *testing.T) {
 	if err := checkPacket(packet); err != nil {
 		t.Error(err)
 	}
-	if err := check(transfer, packet); err == nil || err.Error() != "the packet's data does not have the format of ucs03-zkgm-0" {
+	if err := check(transfer, packet); err == nil ||
+		err.Error() != "the packet's data does not have the format of ucs03-zkgm-0" {
 		t.Error(err)
 	}
 }
@@ -392,7 +410,8 @@ func FuzzCheckTransfer(f *testing.F) {
 			t.Fatalf("zkgm reads %d orders, abi %d", len(own), len(orders))
 		}
 		for i, o := range own {
-			if o, ok := o.(*zkgm.TokenOrderV2); ok && len(own) == len(orders) && (o.BaseAmount.Cmp(orders[i].baseAmount) != 0 || string(o.Sender) != string(orders[i].sender)) {
+			if o, ok := o.(*zkgm.TokenOrderV2); ok && len(own) == len(orders) &&
+				(o.BaseAmount.Cmp(orders[i].baseAmount) != 0 || string(o.Sender) != string(orders[i].sender)) {
 				t.Fatalf("order %d: zkgm reads %+v, abi %+v", i, o, orders[i])
 			}
 		}

@@ -104,7 +104,8 @@ func New(o Options) *Follower {
 	}
 	f := &Follower{
 		o: o, reader: newReader(o.Upstream), gate: make(chan struct{}, 1), woken: make(chan struct{}, 1),
-		pace: rate.NewLimiter(rate.Inf, 1), retry: backoff.NewExponentialBackOff(), limit: index.MaxLimit, warnings: 100,
+		pace: rate.NewLimiter(rate.Inf, 1), retry: backoff.NewExponentialBackOff(), limit: index.MaxLimit,
+		warnings:   100,
 		complaints: rate.NewLimiter(rate.Every(time.Minute), 100),
 	}
 	f.share.Store(maxParts)
@@ -211,7 +212,8 @@ func (f *Follower) step(ctx context.Context) (acted bool, err error) {
 		due time.Time
 		do  func(context.Context) error
 	}{
-		{f.due.tables, f.refresh}, {f.due.poll, f.poll}, {f.due.backfill, f.backfillOn}, {f.restoreDue(), f.restoreOn}, {later(f.watched.due(), f.due.lookUps), f.lookUp}, {f.sweep.due(f), f.sweepOn},
+		{f.due.tables, f.refresh}, {f.due.poll, f.poll}, {f.due.backfill, f.backfillOn}, {f.restoreDue(), f.restoreOn},
+		{later(f.watched.due(), f.due.lookUps), f.lookUp}, {f.sweep.due(f), f.sweepOn},
 	} {
 		if task.due.Before(due) {
 			do, due = task.do, task.due
@@ -315,7 +317,8 @@ func (f *Follower) noteFailure(ctx context.Context, err error) {
 	if first { // log repeated failures at debug level only
 		level = slog.LevelWarn
 	}
-	f.o.Log.Log(ctx, level, "the upstream cannot be followed and is retried", "upstream", f.o.Address, "error", err.Error(), "retry", max(wait, asked).Round(time.Millisecond).String())
+	f.o.Log.Log(ctx, level, "the upstream cannot be followed and is retried", "upstream", f.o.Address,
+		"error", err.Error(), "retry", max(wait, asked).Round(time.Millisecond).String())
 	if asked > 0 {
 		timer := time.NewTimer(asked)
 		defer timer.Stop()
@@ -353,7 +356,8 @@ func (f *Follower) noteCounts(c counts) {
 	}
 	f.update(func(s *Status) {
 		packet, transfer := index.PacketType.Name, index.TransferType.Name
-		s.Rows = map[string]Count{packet: {s.Rows[packet].Here, c.packets}, transfer: {s.Rows[transfer].Here, c.transfers}}
+		s.Rows = map[string]Count{packet: {s.Rows[packet].Here, c.packets},
+			transfer: {s.Rows[transfer].Here, c.transfers}}
 	})
 }
 
@@ -396,7 +400,8 @@ func (f *Follower) inTurn(ctx context.Context, request func() error) error {
 func (f *Follower) report(bad []error) {
 	for _, err := range bad {
 		if f.complaints.Allow() {
-			f.o.Log.Warn("a row of the upstream cannot be read and is skipped", "upstream", f.o.Address, "error", err.Error())
+			f.o.Log.Warn("a row of the upstream cannot be read and is skipped", "upstream", f.o.Address,
+				"error", err.Error())
 		}
 		f.update(func(s *Status) { s.LastError, s.LastErrorAt = "a row cannot be read: "+err.Error(), f.o.Now() })
 	}
@@ -417,7 +422,8 @@ func (f *Follower) discover(ctx context.Context) error {
 		s.Missing = f.reader.missing()
 	})
 	if fresh {
-		f.o.Log.Warn("the upstream lacks fields; they stay null in the replica", "upstream", f.o.Address, "fields", f.reader.missing())
+		f.o.Log.Warn("the upstream lacks fields; they stay null in the replica", "upstream", f.o.Address,
+			"fields", f.reader.missing())
 	}
 	return nil
 }
@@ -456,7 +462,8 @@ func (f *Follower) refresh(ctx context.Context) error {
 
 // removedFrom returns the rows of a small table that the upstream no longer has. A row counts as removed if two
 // readings of the whole table lack it.
-func (f *Follower) removedFrom(ctx context.Context, t *index.Type, rows []index.Row, bad []error) ([]index.RowID, error) {
+func (f *Follower) removedFrom(ctx context.Context, t *index.Type, rows []index.Row,
+	bad []error) ([]index.RowID, error) {
 	ids, err := f.absent(ctx, t, rows)
 	if len(ids) == 0 || len(bad) > 0 || err != nil {
 		return nil, err
@@ -492,7 +499,8 @@ func (f *Follower) write(ctx context.Context, b index.Batch) error {
 	})
 	for _, id := range b.Removed[:min(len(b.Removed), f.warnings)] {
 		f.warnings--
-		f.o.Log.Warn("the upstream no longer has a row; the replica removes it", "upstream", f.o.Address, "kind", id.Type.Name, "key", id.Key)
+		f.o.Log.Warn("the upstream no longer has a row; the replica removes it", "upstream", f.o.Address,
+			"kind", id.Type.Name, "key", id.Key)
 	}
 	for _, u := range b.Unverified[:min(len(b.Unverified), f.warnings)] {
 		f.warnings--
@@ -505,7 +513,8 @@ func (f *Follower) write(ctx context.Context, b index.Batch) error {
 // writeSingly writes a batch row by row after the index has refused it, so that only the invalid packets and transfers
 // are quarantined. Invalid rows of other types are reported. The positions are written last.
 func (f *Follower) writeSingly(ctx context.Context, b index.Batch) (all index.Written, err error) {
-	rest := index.Batch{Index: b.Index, Positions: b.Positions, Unverified: b.Unverified, Withdrawn: b.Withdrawn, Removed: b.Removed}
+	rest := index.Batch{Index: b.Index, Positions: b.Positions, Unverified: b.Unverified, Withdrawn: b.Withdrawn,
+		Removed: b.Removed}
 	for _, row := range b.Rows {
 		written, err := f.o.Index.Write(ctx, index.Batch{Index: b.Index, Rows: []index.Row{row}})
 		switch {
@@ -535,7 +544,8 @@ func (f *Follower) measure(ctx context.Context) error {
 			return err
 		}
 		f.update(func(s *Status) {
-			s.Newest, s.Oldest, s.Unverified, s.Unfinished = here.Newest, here.Oldest, here.Unverified, len(f.watched.by)
+			s.Newest, s.Oldest, s.Unverified, s.Unfinished = here.Newest, here.Oldest, here.Unverified,
+				len(f.watched.by)
 			if s.Rows == nil {
 				return
 			}

@@ -18,7 +18,8 @@ func TestABatchIsBounded(t *testing.T) {
 		n := 0
 		for ; !in.full(); n++ {
 			row, err := index.NewRow(index.Packet{
-				SortOrder: fmt.Sprint(n), PacketHash: fmt.Sprint(n), SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1", Data: new("0x" + c.data),
+				SortOrder: fmt.Sprint(n), PacketHash: fmt.Sprint(n), SourceUniversalChainID: "a.1",
+				DestUniversalChainID: "b.1", Data: new("0x" + c.data),
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -165,7 +165,8 @@ func TestALieIsKeptApart(t *testing.T) {
 	}
 }
 
-// Quarantined rows count once, whether they are served or not: rows that the upstream counts and does not list stay visible.
+// Quarantined rows count once, whether they are served or not: rows that the upstream counts and does not list stay
+// visible.
 func TestMissingRowsAreCountedBesideQuarantinedOnes(t *testing.T) {
 	r := newRig(t, 200)
 	v := r.victim()
@@ -173,7 +174,8 @@ func TestMissingRowsAreCountedBesideQuarantinedOnes(t *testing.T) {
 		if v.is(object) {
 			object["packet_hash"] = otherHex(v.packet)
 		}
-		if listed, err := strconv.Atoi(fmt.Sprint(object["value"])); err == nil && object["name"] == index.StatTransfers {
+		if listed, err := strconv.Atoi(fmt.Sprint(object["value"])); err == nil &&
+			object["name"] == index.StatTransfers {
 			object["value"] = strconv.Itoa(listed + 3)
 		}
 	}))
@@ -188,7 +190,8 @@ func TestMissingRowsAreCountedBesideQuarantinedOnes(t *testing.T) {
 			unserved = &s
 		}
 		if s.Unverified == 0 || s.Unverified != unserved.Unverified || s.LagRows < 3 || s.LagRows != unserved.LagRows {
-			t.Errorf("served %t: %d rows are missing beside %d in quarantine, want %d beside %d", serve, s.LagRows, s.Unverified, unserved.LagRows, unserved.Unverified)
+			t.Errorf("served %t: %d rows are missing beside %d in quarantine, want %d beside %d", serve, s.LagRows,
+				s.Unverified, unserved.LagRows, unserved.Unverified)
 		}
 		client, err := upstream.New(upstream.Options{URL: r.proxy.URL(), Timeout: 30 * time.Second})
 		if err != nil {

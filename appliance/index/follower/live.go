@@ -74,7 +74,8 @@ func (f *Follower) pollPage(ctx context.Context, in *intake) (p polled, err erro
 	f.packets, f.transfers = packets, transfers
 	if begun { // true on every poll until both streams have a first row
 		f.drop()
-		f.back = backfill{packets: packets, transfers: transfers, readPackets: answers[0].count, readTransfers: answers[1].count}
+		f.back = backfill{packets: packets, transfers: transfers, readPackets: answers[0].count,
+			readTransfers: answers[1].count}
 		f.due.backfill = f.backfillDue()
 		f.noteBackfilled()
 	}
@@ -172,11 +173,13 @@ func (f *Follower) explain(behind, surplus int64) {
 	m := &f.missing
 	f.sweep.again = f.o.Now().Add(searchAgain)
 	if behind > m.explained {
-		f.o.Log.Warn("the upstream counts rows that it does not list or that cannot be read", "upstream", f.o.Address, "rows", behind, "searched_again", searchAgain.String())
+		f.o.Log.Warn("the upstream counts rows that it does not list or that cannot be read", "upstream", f.o.Address,
+			"rows", behind, "searched_again", searchAgain.String())
 		m.explained = behind
 	}
 	if surplus > m.surplus {
-		f.o.Log.Warn("the upstream counts fewer rows than it lists, or has removed the oldest", "upstream", f.o.Address, "rows", surplus, "searched_again", searchAgain.String())
+		f.o.Log.Warn("the upstream counts fewer rows than it lists, or has removed the oldest", "upstream", f.o.Address,
+			"rows", surplus, "searched_again", searchAgain.String())
 		m.surplus = surplus
 	}
 }
@@ -199,7 +202,8 @@ func (f *Follower) saveSometimes(ctx context.Context) error {
 // was looked up.
 func (f *Follower) complete() bool {
 	s := f.Status()
-	return !s.Backfilled.IsZero() && s.InStep.After(f.began) && f.table == 0 && f.refreshed && f.restored && f.watched.seen(f.began) && !f.sweep.deep && !f.sweep.wanted
+	return !s.Backfilled.IsZero() && s.InStep.After(f.began) && f.table == 0 && f.refreshed && f.restored &&
+		f.watched.seen(f.began) && !f.sweep.deep && !f.sweep.wanted
 }
 
 // minLimit is the smallest page, in rows. A network too slow for a full page may manage a smaller one.

@@ -32,7 +32,8 @@ func TestWhatHasComeMeanwhileIsWrittenInFewBatches(t *testing.T) {
 	r := newRig(t, 50)
 	r.sync(r.follower())
 	r.upstream.Grow(1200, time.Hour)
-	came := rows(t, r.upstream.Index, index.TransferType) + rows(t, r.upstream.Index, index.PacketType) - rows(t, r.index, index.TransferType) - rows(t, r.index, index.PacketType)
+	came := rows(t, r.upstream.Index, index.TransferType) + rows(t, r.upstream.Index, index.PacketType) - rows(t,
+		r.index, index.TransferType) - rows(t, r.index, index.PacketType)
 
 	client, err := upstream.New(upstream.Options{URL: r.proxy.URL(), Timeout: within})
 	if err != nil {
@@ -41,7 +42,8 @@ func TestWhatHasComeMeanwhileIsWrittenInFewBatches(t *testing.T) {
 	written := &counting{Index: r.index}
 	started := time.Now()
 	f := follower.New(follower.Options{
-		Index: written, Upstream: client, Address: r.proxy.URL(), PollInterval: 20 * time.Microsecond, RefreshInterval: time.Second, Overlap: time.Minute, LookupInterval: time.Millisecond,
+		Index: written, Upstream: client, Address: r.proxy.URL(), PollInterval: 20 * time.Microsecond,
+		RefreshInterval: time.Second, Overlap: time.Minute, LookupInterval: time.Millisecond,
 		// slowed down, so that a busy machine does not end the batch early
 		Now: func() time.Time { return started.Add(time.Since(started) / 1000) },
 	})

@@ -138,7 +138,8 @@ func (w *watches) want(e *watch, wanted bool) {
 
 // note schedules or ends lookups of a packet that has just arrived. first is the lookup interval after a change. all
 // means that every row of the packet arrived; otherwise rows that were quarantined before stay listed.
-func (w *watches) note(hash string, packet index.Row, apart []index.RowID, all bool, first time.Duration, now time.Time) {
+func (w *watches) note(hash string, packet index.Row, apart []index.RowID, all bool, first time.Duration,
+	now time.Time) {
 	e := w.by[hash]
 	if e != nil && !all {
 		apart = union(e.apart, apart)
@@ -300,7 +301,8 @@ func (f *Follower) packetsOf(ctx context.Context, due []*watch) ([]index.Row, er
 func changedOf(due []*watch, here []index.Row, answers []answer) map[string]bool {
 	changed := make(map[string]bool)
 	for i, e := range due {
-		if rows := answers[i].rows; e.whole() || len(rows) > 0 && (here[i].IsZero() || !bytes.Equal(here[i].Bytes(), rows[0].Bytes())) {
+		if rows := answers[i].rows; e.whole() || len(rows) > 0 &&
+			(here[i].IsZero() || !bytes.Equal(here[i].Bytes(), rows[0].Bytes())) {
 			changed[e.hash] = true
 		}
 	}
@@ -314,7 +316,8 @@ const (
 )
 
 // transfersOf requests all transfers of packets. all are the hashes of packets whose transfers could all be read.
-func (f *Follower) transfersOf(ctx context.Context, hashes map[string]bool) (rows []index.Row, all map[string]bool, err error) {
+func (f *Follower) transfersOf(ctx context.Context,
+	hashes map[string]bool) (rows []index.Row, all map[string]bool, err error) {
 	var parts []part
 	for hash := range hashes {
 		parts = append(parts, part{t: index.TransferType, hash: hash, limit: index.MaxLimit})
@@ -323,7 +326,8 @@ func (f *Follower) transfersOf(ctx context.Context, hashes map[string]bool) (row
 	size := 0
 	for pages := 0; len(parts) > 0; pages++ {
 		if pages == maxTransferPages || size >= maxTransferBytes {
-			f.report([]error{fmt.Errorf("the packet %s has more transfers than the limit of %d pages or %d MiB", show(parts[0].hash), maxTransferPages, maxTransferBytes>>20)})
+			f.report([]error{fmt.Errorf("the packet %s has more transfers than the limit of %d pages or %d MiB",
+				show(parts[0].hash), maxTransferPages, maxTransferBytes>>20)})
 			for _, p := range parts {
 				delete(all, p.hash)
 			}

@@ -21,8 +21,10 @@ func TestOfAPacketUnderWayOnlyWhatMovesOnIsAskedFor(t *testing.T) {
 		}
 		is.SourceClientID, is.Decoded, is.DecodedFlattened = new(int32(99)), nil, nil // differ from the upstream
 		was := is
-		was.Status, was.RecvHeight, was.AckMaker, was.Success, was.Acknowledgement, was.Traces = new(index.TracePacketSend), nil, nil, nil, nil, is.Traces[:1]
-		answers, _, _, err := r.Fetch(t.Context(), follower.Onward(follower.LookUp(index.PacketType, row.Key()), rowOf(t, was)))
+		was.Status, was.RecvHeight, was.AckMaker, was.Success, was.Acknowledgement, was.Traces = new(
+			index.TracePacketSend), nil, nil, nil, nil, is.Traces[:1]
+		answers, _, _, err := r.Fetch(t.Context(),
+			follower.Onward(follower.LookUp(index.PacketType, row.Key()), rowOf(t, was)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +35,8 @@ func TestOfAPacketUnderWayOnlyWhatMovesOnIsAskedFor(t *testing.T) {
 			t.Errorf("%s is asked for: %s", fixed, s.queries[0])
 		}
 	}
-	answers, _, _, err := r.Fetch(t.Context(), follower.Onward(follower.LookUp(index.PacketType, "0xf0"), s.rows(t, index.PacketType)[0]))
+	answers, _, _, err := r.Fetch(t.Context(),
+		follower.Onward(follower.LookUp(index.PacketType, "0xf0"), s.rows(t, index.PacketType)[0]))
 	if err != nil || len(answers[0].Rows) != 0 {
 		t.Errorf("a packet that the upstream does not have: %+v, %v", answers, err)
 	}
@@ -43,8 +46,10 @@ func TestOfAPacketUnderWayOnlyWhatMovesOnIsAskedFor(t *testing.T) {
 func TestAnAnswerThatDoesNotNameItsPacketIsNotTaken(t *testing.T) {
 	s := newServer(t, 2, graphql.Options{})
 	here := s.rows(t, index.PacketType)[0]
-	for _, object := range []string{`null`, `{}`, `{"packet_recv_height":null}`, `{"packet_hash":null}`, `{"packet_hash":"0x05"}`, `[]`} {
-		answers, _, _, err := reader(t, canned{s, `{"p0":[` + object + `],"n":[]}`}).Fetch(t.Context(), follower.Onward(follower.LookUp(index.PacketType, here.Key()), here))
+	for _, object := range []string{`null`, `{}`, `{"packet_recv_height":null}`, `{"packet_hash":null}`,
+		`{"packet_hash":"0x05"}`, `[]`} {
+		answers, _, _, err := reader(t, canned{s, `{"p0":[` + object + `],"n":[]}`}).Fetch(t.Context(),
+			follower.Onward(follower.LookUp(index.PacketType, here.Key()), here))
 		if err != nil || len(answers[0].Rows) > 0 || len(answers[0].Bad) != 1 {
 			t.Errorf("%s: %+v, %v", object, answers, err)
 		}

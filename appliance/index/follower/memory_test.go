@@ -79,7 +79,9 @@ func TestRowsAreNotUsedAfterTheirView(t *testing.T) {
 	run(t, f)
 	stop := r.live()
 	begun := rows(t, r.upstream.Index, index.TransferType)
-	followertest.Await(t, within, "growth", func() bool { return rows(t, r.upstream.Index, index.TransferType) > begun+20 })
+	followertest.Await(t, within, "growth", func() bool {
+		return rows(t, r.upstream.Index, index.TransferType) > begun+20
+	})
 	stop()
 	r.awaitEqual()
 	if s := f.Status(); strings.Contains(s.LastError, "cannot be read") || s.Unverified > 0 {

@@ -197,7 +197,8 @@ func (r *reader) table(ctx context.Context, t *index.Type) (rows []index.Row, ba
 		}
 		bad = append(bad, got.bad...)
 		repeats := len(rows) == before && len(got.rows) > 0
-		if !q.takes(argCursor) || !mayGoOn(got) || repeats || len(got.orders) == 0 || got.orders[len(got.orders)-1] == page.cursor {
+		if !q.takes(argCursor) || !mayGoOn(got) || repeats || len(got.orders) == 0 ||
+			got.orders[len(got.orders)-1] == page.cursor {
 			return rows, bad, nil
 		}
 		page.cursor = got.orders[len(got.orders)-1]

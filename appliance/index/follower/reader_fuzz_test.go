@@ -16,13 +16,16 @@ import (
 func FuzzAnswer(f *testing.F) {
 	const limit = 3
 	for _, row := range []string{goodPacket, `{"sort_order":5}`, `null`, `[{}]`} {
-		f.Add(fmt.Appendf(nil, `{"p0":[%s,%[1]s],"p1":[%s],"p2":[{"universal_chain_id":"a.1","rpcs":[{"url":"x"}]}],"n":[{"name":"total_packets","value":"3"}]}`, row, goodTransfer))
+		f.Add(fmt.Appendf(nil,
+			`{"p0":[%s,%[1]s],"p1":[%s],"p2":[{"universal_chain_id":"a.1","rpcs":[{"url":"x"}]}],"n":[{"name":"total_packets","value":"3"}]}`, row, goodTransfer))
 	}
-	f.Add([]byte(`{"p0":[],"p1":[],"p2":[{"universal_chain_id":"a","features":[null],"status":{"timestamp":"x"}}],"n":[]}`))
+	f.Add([]byte(
+		`{"p0":[],"p1":[],"p2":[{"universal_chain_id":"a","features":[null],"status":{"timestamp":"x"}}],"n":[]}`))
 	s := newServer(f, 1, graphql.Options{})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		answers, _, _, err := reader(t, canned{s, string(data)}).Fetch(t.Context(),
-			follower.LookUp(index.PacketType, "0x05"), follower.Page(index.TransferType, "", index.Older, limit), follower.Page(index.ChainType, "", index.Older, limit))
+			follower.LookUp(index.PacketType, "0x05"), follower.Page(index.TransferType, "", index.Older, limit),
+			follower.Page(index.ChainType, "", index.Older, limit))
 		if err != nil {
 			if appliance.CodeOf(err) != appliance.CodeUpstreamUnavailable {
 				t.Fatalf("%s: %v", data, err)
@@ -34,7 +37,8 @@ func FuzzAnswer(f *testing.F) {
 		}
 		for _, a := range answers {
 			for _, row := range a.Rows {
-				if again, err := index.ParseLine(row.AppendLine(nil)); err != nil || !bytes.Equal(again.Bytes(), row.Bytes()) {
+				if again, err := index.ParseLine(row.AppendLine(nil)); err != nil ||
+					!bytes.Equal(again.Bytes(), row.Bytes()) {
 					t.Fatalf("%s: %v", row.AppendLine(nil), err)
 				}
 			}

@@ -51,7 +51,8 @@ func newPlan(s *schema) (*plan, error) {
 		case lack == "":
 			p.queries[root.t] = q
 		case root.t == index.PacketType || root.t == index.TransferType:
-			return nil, appliance.Errorf(appliance.CodeUpstreamUnavailable, "the upstream cannot be followed: it lacks %s", lack)
+			return nil, appliance.Errorf(appliance.CodeUpstreamUnavailable,
+				"the upstream cannot be followed: it lacks %s", lack)
 		}
 	}
 	slices.Sort(p.missing)
@@ -130,7 +131,10 @@ func movesOn(f *index.Field) bool {
 	if slices.Contains([]string{"status", "success", "acknowledgement", "traces"}, f.Name) {
 		return true
 	}
-	return slices.ContainsFunc([]string{"packet_recv_", "write_ack_", "packet_ack_", "packet_timeout_"}, func(step string) bool { return strings.HasPrefix(f.Name, step) })
+	return slices.ContainsFunc([]string{"packet_recv_", "write_ack_", "packet_ack_", "packet_timeout_"},
+		func(step string) bool {
+			return strings.HasPrefix(f.Name, step)
+		})
 }
 
 // madeOtherwise reports whether a field is available although GraphQL does not show it. A transfer's status comes from

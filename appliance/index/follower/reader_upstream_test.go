@@ -40,16 +40,19 @@ type server struct {
 
 func newServer(t testing.TB, transfers int, o graphql.Options) *server {
 	t.Helper()
-	opened, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{Now: func() time.Time { return now }})
+	opened, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{Now: func() time.Time {
+		return now
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { opened.Close() })
 	s := &server{replica: opened, client: &http.Client{Transport: &http.Transport{}}}
-	err = dataset.Generate(t.Context(), dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: now}, func(rows []index.Row) error {
-		_, err := opened.Write(t.Context(), index.Batch{Rows: rows})
-		return err
-	})
+	err = dataset.Generate(t.Context(), dataset.GenerateOptions{Transfers: transfers, Seed: 1, Now: now},
+		func(rows []index.Row) error {
+			_, err := opened.Write(t.Context(), index.Batch{Rows: rows})
+			return err
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +197,9 @@ func (a another) Query(ctx context.Context, query string, variables map[string]a
 		}
 		types = append(types, map[string]any{"name": def.Name, member: fields})
 	}
-	return json.Marshal(map[string]any{"__schema": map[string]any{"queryType": map[string]any{"name": a.schema.Query.Name}, "types": types}})
+	return json.Marshal(
+		map[string]any{"__schema": map[string]any{"queryType": map[string]any{"name": a.schema.Query.Name},
+			"types": types}})
 }
 
 func (a another) reference(t *ast.Type) map[string]any {

@@ -50,13 +50,15 @@ func TestAPacketThatIsRefusedDoesNotHoldUpOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, follower.New(follower.Options{
-		Index: r.index, Upstream: refusing{client, hash}, Address: r.proxy.URL(), PollInterval: 50 * time.Millisecond, RefreshInterval: time.Hour,
-		Overlap: time.Hour, LookupInterval: 400 * time.Millisecond,
+		Index: r.index, Upstream: refusing{client, hash}, Address: r.proxy.URL(), PollInterval: 50 * time.Millisecond,
+		RefreshInterval: time.Hour,
+		Overlap:         time.Hour, LookupInterval: 400 * time.Millisecond,
 	}))
 	r.upstream.Grow(1, 2*time.Hour) // long enough for all to end
 	followertest.Await(t, within, "the others", func() bool {
 		for _, difference := range followertest.Differences(t, r.upstream.Index, r.index) {
-			if kind, _, _ := strings.Cut(difference, " "); (kind == index.PacketType.Name || kind == index.TransferType.Name) && !strings.Contains(difference, hash) {
+			if kind, _, _ := strings.Cut(difference, " "); (kind == index.PacketType.Name ||
+				kind == index.TransferType.Name) && !strings.Contains(difference, hash) {
 				return false
 			}
 		}

@@ -52,8 +52,9 @@ func newFollower(t *testing.T, url string, idx index.Index) *follower.Follower {
 		t.Fatal(err)
 	}
 	return follower.New(follower.Options{
-		Index: idx, Upstream: client, Address: url, PollInterval: 50 * time.Millisecond, RefreshInterval: 500 * time.Millisecond,
-		Overlap: 10 * time.Minute, LookupInterval: 400 * time.Millisecond,
+		Index: idx, Upstream: client, Address: url, PollInterval: 50 * time.Millisecond,
+		RefreshInterval: 500 * time.Millisecond,
+		Overlap:         10 * time.Minute, LookupInterval: 400 * time.Millisecond,
 	})
 }
 

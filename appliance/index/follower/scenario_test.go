@@ -26,7 +26,8 @@ func TestTheFirstSyncBringsAllThatTheUpstreamHas(t *testing.T) {
 	r.proxy.CheckManners(t)
 
 	s := f.Status()
-	if s.State != follower.StateLive || s.LagRows != 0 || s.LagSeconds == nil || s.Backfilled.IsZero() || s.Unverified != 0 || len(s.Missing) != 0 || s.Failing {
+	if s.State != follower.StateLive || s.LagRows != 0 || s.LagSeconds == nil || s.Backfilled.IsZero() ||
+		s.Unverified != 0 || len(s.Missing) != 0 || s.Failing {
 		t.Errorf("%+v", s)
 	}
 	for _, kind := range []*index.Type{index.PacketType, index.TransferType} {
@@ -93,17 +94,24 @@ func TestAWorldThatGoesOnIsCaughtUpWith(t *testing.T) {
 			faults = append(faults, f.Sometimes(0.03))
 		}
 	}
-	for name, faults := range map[string][]followertest.Fault{"undisturbed": nil, "while every third request fails": faults} {
+	for name, faults := range map[string][]followertest.Fault{"undisturbed": nil,
+		"while every third request fails": faults} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, 250)
 			r.proxy.Fail(faults...)
 			begun := rows(t, r.upstream.Index, index.TransferType)
 			stop := r.live()
 			r.start()
-			followertest.Await(t, within, "the backfill", func() bool { return rows(t, r.index, index.TransferType) >= begun })
-			followertest.Await(t, within, "growth", func() bool { return rows(t, r.upstream.Index, index.TransferType) > begun+60 })
+			followertest.Await(t, within, "the backfill", func() bool {
+				return rows(t, r.index, index.TransferType) >= begun
+			})
+			followertest.Await(t, within, "growth", func() bool {
+				return rows(t, r.upstream.Index, index.TransferType) > begun+60
+			})
 			r.upstream.Late(3, 5*time.Minute)
-			followertest.Await(t, within, "growth", func() bool { return rows(t, r.upstream.Index, index.TransferType) > begun+90 })
+			followertest.Await(t, within, "growth", func() bool {
+				return rows(t, r.upstream.Index, index.TransferType) > begun+90
+			})
 			stop()
 			r.awaitEqual()
 			r.proxy.CheckManners(t)
@@ -113,7 +121,8 @@ func TestAWorldThatGoesOnIsCaughtUpWith(t *testing.T) {
 
 func TestRowsThatComeLateAreFound(t *testing.T) {
 	t.Parallel()
-	for name, by := range map[string]time.Duration{"within the overlap": 4 * time.Minute, "deeper than the overlap": 5 * time.Hour} {
+	for name, by := range map[string]time.Duration{"within the overlap": 4 * time.Minute,
+		"deeper than the overlap": 5 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, 300)
 			r.start()
@@ -174,7 +183,10 @@ func TestDrillPullingThePlugChangesNothingButTheLag(t *testing.T) {
 
 	r.proxy.Unplug()
 	before := rows(t, r.index, index.TransferType)
-	followertest.Await(t, within, "the lag grows", func() bool { lag, _ := f.Lag(); return lag > 1500*time.Millisecond })
+	followertest.Await(t, within, "the lag grows", func() bool {
+		lag, _ := f.Lag()
+		return lag > 1500*time.Millisecond
+	})
 	followertest.Await(t, within, "it fails", func() bool { return f.Status().Failing })
 	if s := f.Status(); s.LastError == "" || s.LagSeconds == nil || *s.LagSeconds < 1 {
 		t.Errorf("unplugged: %+v", s)

@@ -78,7 +78,8 @@ func TestAStreamGoesForwardsFromTheHighestRow(t *testing.T) {
 	}
 	s.newer([]string{"b", "c", "c"}, true)
 	if s.live != "b" {
-		t.Errorf("behind a full page it goes on from %q, which may leave out rows with the last one's sort_order", s.live)
+		t.Errorf("behind a full page it goes on from %q, which may leave out rows with the last one's sort_order",
+			s.live)
 	}
 	s.newer([]string{"c", "c", "d"}, false)
 	if s.live != "d" {
@@ -89,7 +90,8 @@ func TestAStreamGoesForwardsFromTheHighestRow(t *testing.T) {
 // packetRow returns a packet that has or has not ended.
 func packetRow(t *testing.T, hash string, sent time.Time, ended bool) index.Row {
 	t.Helper()
-	p := index.Packet{SortOrder: hash, PacketHash: hash, SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1", SendTimestamp: &sent}
+	p := index.Packet{SortOrder: hash, PacketHash: hash, SourceUniversalChainID: "a.1", DestUniversalChainID: "b.1",
+		SendTimestamp: &sent}
 	if ended {
 		p.AckTimestamp = &sent
 	}
@@ -210,17 +212,23 @@ func TestWatchesAreBounded(t *testing.T) {
 		add            func(w *watches, i int)
 		tried, watched int // lower bounds
 	}{
-		"packets that are missing":       {func(w *watches, i int) { w.call(hash(i, 66), now) }, 300_000, 200_000},
-		"long hashes":                    {func(w *watches, i int) { w.call(hash(i, 100_000), now) }, 1000, 500},
-		"many transfers do not verify":   {func(w *watches, i int) { h := hash(i, 66); w.note(h, index.Row{}, apart(h, 1000), true, 0, now) }, 1000, 400},
-		"the packet is the same, always": {func(w *watches, i int) { w.note(hash(0, 66), index.Row{}, apart(hash(i, 66), 100_000), false, 0, now) }, 6, 0},
+		"packets that are missing": {func(w *watches, i int) { w.call(hash(i, 66), now) }, 300_000, 200_000},
+		"long hashes":              {func(w *watches, i int) { w.call(hash(i, 100_000), now) }, 1000, 500},
+		"many transfers do not verify": {func(w *watches, i int) {
+			h := hash(i, 66)
+			w.note(h, index.Row{}, apart(h, 1000), true, 0, now)
+		}, 1000, 400},
+		"the packet is the same, always": {func(w *watches, i int) {
+			w.note(hash(0, 66), index.Row{}, apart(hash(i, 66), 100_000), false, 0, now)
+		}, 6, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := watches{by: make(map[string]*watch)}
 			for i := range c.tried {
 				if c.add(&w, i); w.size > maxWatched || len(w.by) != len(w.heap) {
-					t.Fatalf("%d bytes of at most %d; %d are watched, %d of them looked up", w.size, maxWatched, len(w.by), len(w.heap))
+					t.Fatalf("%d bytes of at most %d; %d are watched, %d of them looked up", w.size, maxWatched,
+						len(w.by), len(w.heap))
 				}
 			}
 			if len(w.by) < c.watched || len(w.by) >= c.tried || w.wanting > len(w.by) {

@@ -90,7 +90,8 @@ func (f *Follower) endSweep() {
 	s := &f.sweep
 	all := s.packets.ended && s.transfers.ended
 	status := f.Status()
-	enough := s.deep && s.found > 0 && !f.watched.wanted() && status.LagRows <= f.missing.explained && status.SurplusRows <= f.missing.surplus
+	enough := s.deep && s.found > 0 && !f.watched.wanted() && status.LagRows <= f.missing.explained &&
+		status.SurplusRows <= f.missing.surplus
 	if !all && !enough {
 		return
 	}

@@ -78,7 +78,8 @@ func TestRowsOfOneSortOrderMayStandAcrossAPagesEnd(t *testing.T) {
 	}
 	groups[index.PacketType].size, groups[index.TransferType].size = 7, 9
 	began := time.Now()
-	world, err := dataset.NewWorld(t.Context(), dataset.GenerateOptions{Transfers: 280, Seed: 1, Now: began, Chains: 4}, tie)
+	world, err := dataset.NewWorld(t.Context(), dataset.GenerateOptions{Transfers: 280, Seed: 1, Now: began, Chains: 4},
+		tie)
 	if err != nil {
 		t.Fatal(err)
 	}

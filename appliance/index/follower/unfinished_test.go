@@ -19,7 +19,8 @@ func underWay(t *testing.T, now time.Time) (r *replica.Store, unfinished int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.Close() })
-	world, err := dataset.NewWorld(t.Context(), dataset.GenerateOptions{Transfers: 10, Seed: 1, Now: now, Chains: 4}, dataset.Sink(t.Context(), r))
+	world, err := dataset.NewWorld(t.Context(), dataset.GenerateOptions{Transfers: 10, Seed: 1, Now: now, Chains: 4},
+		dataset.Sink(t.Context(), r))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,8 @@ func TestWhatWasLeftUnfinishedDoesNotHoldUpPolls(t *testing.T) {
 	for steps := 1; !f.due.restore.Equal(never); steps++ {
 		before := len(f.watched.by)
 		if err := f.restoreOn(t.Context()); err != nil || len(f.watched.by) > before+50 || steps > unfinished {
-			t.Fatalf("step %d: %v; of %d packets %d were watched, %d are", steps, err, unfinished, before, len(f.watched.by))
+			t.Fatalf("step %d: %v; of %d packets %d were watched, %d are", steps, err, unfinished, before,
+				len(f.watched.by))
 		}
 	}
 	if len(f.watched.by) != unfinished || unfinished < 200 {
@@ -85,7 +87,8 @@ func TestPacketsThatThereIsNoRoomForAreWatchedWhenOthersHaveEnded(t *testing.T) 
 			return
 		}
 		if wait := f.restoreDue().Sub(now); wait <= 0 || wait > defaultLookupInterval || round > 10 {
-			t.Fatalf("round %d: of %d packets %d were watched; the next round is in %s", round, unfinished, len(ended), wait)
+			t.Fatalf("round %d: of %d packets %d were watched; the next round is in %s", round, unfinished, len(ended),
+				wait)
 		}
 		now = now.Add(defaultLookupInterval)
 	}

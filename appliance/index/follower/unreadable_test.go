@@ -53,7 +53,8 @@ func followerOf(t *testing.T, u Upstream, log *slog.Logger) *Follower {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.Close() })
-	f := New(Options{Index: r, Upstream: u, PollInterval: time.Hour, RefreshInterval: time.Hour, Overlap: time.Hour, Log: log})
+	f := New(Options{Index: r, Upstream: u, PollInterval: time.Hour, RefreshInterval: time.Hour, Overlap: time.Hour,
+		Log: log})
 	if err := f.load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,8 @@ func TestTransfersOfAPacketAreBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("x", 200<<10)
 	u := &full{row: func(n int) string {
-		return fmt.Sprintf(`{"packet_hash":"0x01","transfer_index":%d,"sort_order":"%[1]d","source_universal_chain_id":"a","destination_universal_chain_id":"b","base_token_name":"%[2]s"}`, n, name)
+		return fmt.Sprintf(
+			`{"packet_hash":"0x01","transfer_index":%d,"sort_order":"%[1]d","source_universal_chain_id":"a","destination_universal_chain_id":"b","base_token_name":"%[2]s"}`, n, name)
 	}}
 	f := followerOf(t, u, nil)
 	rows, all, err := f.transfersOf(t.Context(), map[string]bool{"0x01": true})

@@ -18,7 +18,8 @@ func TestAnOlderUpstreamIsFollowedWithoutWhatItLacks(t *testing.T) {
 	r.proxy.Older("v2_transfer_type.fee_type", "v2_packet_type.packet_recv_maker", "v2_channel_type.sla")
 	f := r.follower()
 	r.sync(f)
-	lacking := regexp.MustCompile(`^(transfer \S+: fee_type|packet \S+: packet_recv_maker|channel \S+: sla) is null, want "[^"]*"$`)
+	lacking := regexp.MustCompile(
+		`^(transfer \S+: fee_type|packet \S+: packet_recv_maker|channel \S+: sla) is null, want "[^"]*"$`)
 	differences := followertest.Differences(t, r.upstream.Index, r.index)
 	for _, d := range differences {
 		if !lacking.MatchString(d) {
@@ -57,7 +58,8 @@ func TestAnUpstreamThatCountsMoreThanItListsIsFollowedAllTheSame(t *testing.T) {
 	r := newRig(t, 150)
 	r.proxy.Lie(followertest.AlterObjects(func(object map[string]any) {
 		// This runs in the proxy's goroutine, which may outlive the test, so it must not use t.
-		if listed, err := strconv.Atoi(fmt.Sprint(object["value"])); err == nil && object["name"] == index.StatTransfers {
+		if listed, err := strconv.Atoi(fmt.Sprint(object["value"])); err == nil &&
+			object["name"] == index.StatTransfers {
 			object["value"] = strconv.Itoa(listed + 3)
 		}
 	}))

@@ -18,7 +18,8 @@ const maxVanishedPages = 10
 // vanished adds rows that the upstream no longer has to the intake's removals. It returns the packets that must be
 // looked up again to be certain. It considers packets that the upstream does not return, and packets whose transfers
 // were all read.
-func (f *Follower) vanished(ctx context.Context, due []*watch, answers []answer, in *intake) (uncertain []*watch, err error) {
+func (f *Follower) vanished(ctx context.Context, due []*watch, answers []answer,
+	in *intake) (uncertain []*watch, err error) {
 	listed := make(map[index.RowID]bool)
 	for _, row := range in.batch.Rows {
 		listed[row.ID()] = true

@@ -27,8 +27,9 @@ func (r *rig) patient(c *clock) *follower.Follower {
 		r.Fatal(err)
 	}
 	return follower.New(follower.Options{
-		Index: r.index, Upstream: client, Address: r.proxy.URL(), PollInterval: 50 * time.Millisecond, RefreshInterval: 500 * time.Millisecond,
-		Overlap: time.Millisecond, LookupInterval: time.Hour, Now: c.now,
+		Index: r.index, Upstream: client, Address: r.proxy.URL(), PollInterval: 50 * time.Millisecond,
+		RefreshInterval: 500 * time.Millisecond,
+		Overlap:         time.Millisecond, LookupInterval: time.Hour, Now: c.now,
 	})
 }
 
@@ -92,7 +93,10 @@ func TestRowsThatTheUpstreamLeftOutForAWhileAreFound(t *testing.T) {
 	}
 	for name, start := range map[string]func(r *rig){
 		"at the next start": func(r *rig) { run(r.T, r.patient(new(clock))); r.awaitEqual() },
-		"by a sync":         func(r *rig) { r.sync(r.patient(new(clock))); followertest.Equal(r.T, r.upstream.Index, r.index) },
+		"by a sync": func(r *rig) {
+			r.sync(r.patient(new(clock)))
+			followertest.Equal(r.T, r.upstream.Index, r.index)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, 200)
@@ -179,7 +183,9 @@ func TestRowsThatVanishUpstreamAreRemoved(t *testing.T) {
 			}
 			f := r.start()
 			r.awaitEqual()
-			followertest.Await(t, within, "they are counted", func() bool { return f.Status().Removed == uint64(len(ids)) })
+			followertest.Await(t, within, "they are counted", func() bool {
+				return f.Status().Removed == uint64(len(ids))
+			})
 		})
 	}
 }
@@ -198,7 +204,9 @@ func TestRowsThatTheUpstreamLeavesOutForAMomentStay(t *testing.T) {
 	}))
 	f := r.start()
 	began := time.Now()
-	followertest.Await(t, within, "it is in step with an upstream that lists no row", func() bool { return f.Status().InStep.After(began) })
+	followertest.Await(t, within, "it is in step with an upstream that lists no row", func() bool {
+		return f.Status().InStep.After(began)
+	})
 	for _, kind := range []*index.Type{index.TokenType, index.ChainType, index.ChannelType} {
 		if here, want := rows(t, r.index, kind), rows(t, r.upstream.Index, kind); here != want {
 			t.Errorf("%d %ss of %d are left", here, kind.Name, want)

@@ -284,7 +284,8 @@ func (v *comparison) page(ctx context.Context, t *index.Type, cursor string) err
 }
 
 // unlisted returns the rows on the index's page that the upstream's page lacks.
-func (v *comparison) unlisted(ctx context.Context, snap snapshot, t *index.Type, cursor string, listed map[string]bool) (extra []index.Row, err error) {
+func (v *comparison) unlisted(ctx context.Context, snap snapshot, t *index.Type, cursor string,
+	listed map[string]bool) (extra []index.Row, err error) {
 	page := index.Page{Limit: new(int32(verifyPage)), Cursor: cursor}
 	var rows []index.Row
 	if t == index.PacketType {

@@ -95,7 +95,8 @@ const (
 
 // PacketHash returns the hash that identifies a packet: keccak256 of the ABI encoding of IBCPacket[] with the one
 // packet. timeoutTimestamp is in nanoseconds since 1970.
-func PacketHash(sourceChannel, destinationChannel uint32, data []byte, timeoutHeight, timeoutTimestamp uint64) [32]byte {
+func PacketHash(sourceChannel, destinationChannel uint32, data []byte, timeoutHeight,
+	timeoutTimestamp uint64) [32]byte {
 	packet := newWriter(5).uint(uint64(sourceChannel)).uint(uint64(destinationChannel)).bytes(data).
 		uint(timeoutHeight).uint(timeoutTimestamp).encoded()
 	list := newWriter(1).dynamic(packet).encoded()
@@ -162,8 +163,11 @@ func (i Instruction) Operation() (Operation, error) {
 		o = b
 	case [2]uint8{OpTokenOrder, 1}:
 		o = &TokenOrderV1{
-			Sender: r.bytes(), Receiver: r.bytes(), BaseToken: r.bytes(), BaseAmount: r.big(), BaseTokenSymbol: r.text(),
-			BaseTokenName: r.text(), BaseTokenDecimals: uint8(r.uint(8)), BaseTokenPath: r.big(), QuoteToken: r.bytes(), QuoteAmount: r.big(),
+			Sender: r.bytes(), Receiver: r.bytes(), BaseToken: r.bytes(), BaseAmount: r.big(),
+			BaseTokenSymbol: r.text(),
+			BaseTokenName:   r.text(), BaseTokenDecimals: uint8(r.uint(8)), BaseTokenPath: r.big(),
+			QuoteToken:  r.bytes(),
+			QuoteAmount: r.big(),
 		}
 	case [2]uint8{OpTokenOrder, 2}:
 		o = &TokenOrderV2{
@@ -181,12 +185,14 @@ func (i Instruction) Operation() (Operation, error) {
 
 // Instruction implements Operation.
 func (f *Forward) Instruction() Instruction {
-	return Instruction{0, OpForward, newWriter(4).big(f.Path).uint(f.TimeoutHeight).uint(f.TimeoutTimestamp).dynamic(f.Next.encode()).encoded()}
+	return Instruction{0, OpForward,
+		newWriter(4).big(f.Path).uint(f.TimeoutHeight).uint(f.TimeoutTimestamp).dynamic(f.Next.encode()).encoded()}
 }
 
 // Instruction implements Operation.
 func (c *Call) Instruction() Instruction {
-	return Instruction{0, OpCall, newWriter(4).bytes(c.Sender).bool(c.Eureka).bytes(c.ContractAddress).bytes(c.ContractCalldata).encoded()}
+	return Instruction{0, OpCall,
+		newWriter(4).bytes(c.Sender).bool(c.Eureka).bytes(c.ContractAddress).bytes(c.ContractCalldata).encoded()}
 }
 
 // Instruction implements Operation.
@@ -201,15 +207,18 @@ func (b *Batch) Instruction() Instruction {
 
 // Instruction implements Operation.
 func (t *TokenOrderV1) Instruction() Instruction {
-	return Instruction{1, OpTokenOrder, newWriter(10).bytes(t.Sender).bytes(t.Receiver).bytes(t.BaseToken).big(t.BaseAmount).
-		bytes([]byte(t.BaseTokenSymbol)).bytes([]byte(t.BaseTokenName)).uint(uint64(t.BaseTokenDecimals)).big(t.BaseTokenPath).
-		bytes(t.QuoteToken).big(t.QuoteAmount).encoded()}
+	return Instruction{1, OpTokenOrder,
+		newWriter(10).bytes(t.Sender).bytes(t.Receiver).bytes(t.BaseToken).big(t.BaseAmount).
+			bytes([]byte(t.BaseTokenSymbol)).bytes([]byte(t.BaseTokenName)).uint(uint64(t.BaseTokenDecimals)).big(
+			t.BaseTokenPath).
+			bytes(t.QuoteToken).big(t.QuoteAmount).encoded()}
 }
 
 // Instruction implements Operation.
 func (t *TokenOrderV2) Instruction() Instruction {
-	return Instruction{2, OpTokenOrder, newWriter(8).bytes(t.Sender).bytes(t.Receiver).bytes(t.BaseToken).big(t.BaseAmount).
-		bytes(t.QuoteToken).big(t.QuoteAmount).uint(uint64(t.Kind)).bytes(t.Metadata).encoded()}
+	return Instruction{2, OpTokenOrder,
+		newWriter(8).bytes(t.Sender).bytes(t.Receiver).bytes(t.BaseToken).big(t.BaseAmount).
+			bytes(t.QuoteToken).big(t.QuoteAmount).uint(uint64(t.Kind)).bytes(t.Metadata).encoded()}
 }
 
 func (*Forward) name() string      { return "forward" }

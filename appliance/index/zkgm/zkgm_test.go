@@ -37,12 +37,15 @@ func arguments(t testing.TB, kinds ...string) abi.Arguments {
 		var components []abi.ArgumentMarshaling
 		switch kind {
 		case "instruction":
-			kind, components = "tuple", []abi.ArgumentMarshaling{component("version", "uint8"), component("opcode", "uint8"), component("operand", "bytes")}
+			kind, components = "tuple", []abi.ArgumentMarshaling{component("version", "uint8"),
+				component("opcode", "uint8"), component("operand", "bytes")}
 		case "instruction[]":
-			kind, components = "tuple[]", []abi.ArgumentMarshaling{component("version", "uint8"), component("opcode", "uint8"), component("operand", "bytes")}
+			kind, components = "tuple[]", []abi.ArgumentMarshaling{component("version", "uint8"),
+				component("opcode", "uint8"), component("operand", "bytes")}
 		case "packet[]":
 			kind, components = "tuple[]", []abi.ArgumentMarshaling{
-				component("sourceChannelId", "uint32"), component("destinationChannelId", "uint32"), component("data", "bytes"),
+				component("sourceChannelId", "uint32"), component("destinationChannelId", "uint32"),
+				component("data", "bytes"),
 				component("timeoutHeight", "uint64"), component("timeoutTimestamp", "uint64"),
 			}
 		}
@@ -66,17 +69,21 @@ func pack(t testing.TB, kinds []string, values ...any) []byte {
 
 var (
 	orderV1 = &TokenOrderV1{
-		Sender: []byte("union1sender"), Receiver: bytes.Repeat([]byte{7}, 20), BaseToken: []byte("au"), BaseAmount: big.NewInt(1_000_000),
-		BaseTokenSymbol: "U", BaseTokenName: "Union <é>", BaseTokenDecimals: 18, BaseTokenPath: big.NewInt(5), QuoteToken: bytes.Repeat([]byte{9}, 20),
+		Sender: []byte("union1sender"), Receiver: bytes.Repeat([]byte{7}, 20), BaseToken: []byte("au"),
+		BaseAmount:      big.NewInt(1_000_000),
+		BaseTokenSymbol: "U", BaseTokenName: "Union <é>", BaseTokenDecimals: 18, BaseTokenPath: big.NewInt(5),
+		QuoteToken:  bytes.Repeat([]byte{9}, 20),
 		QuoteAmount: new(big.Int).Lsh(big.NewInt(3), 200),
 	}
 	orderV2 = &TokenOrderV2{
-		Sender: bytes.Repeat([]byte{1}, 20), Receiver: bytes.Repeat([]byte{2}, 32), BaseToken: bytes.Repeat([]byte{3}, 33), BaseAmount: big.NewInt(5),
+		Sender: bytes.Repeat([]byte{1}, 20), Receiver: bytes.Repeat([]byte{2}, 32),
+		BaseToken: bytes.Repeat([]byte{3}, 33), BaseAmount: big.NewInt(5),
 		QuoteToken: []byte{4}, QuoteAmount: big.NewInt(6), Kind: OrderUnescrow, Metadata: []byte{},
 	}
 	call    = &Call{Sender: []byte{1, 2}, Eureka: true, ContractAddress: []byte{3}, ContractCalldata: make([]byte, 68)}
 	batch   = &Batch{Instructions: []Instruction{orderV2.Instruction(), call.Instruction(), orderV1.Instruction()}}
-	forward = &Forward{Path: new(big.Int).Lsh(big.NewInt(11), 32), TimeoutHeight: 4, TimeoutTimestamp: 1 << 63, Next: orderV1.Instruction()}
+	forward = &Forward{Path: new(big.Int).Lsh(big.NewInt(11), 32), TimeoutHeight: 4, TimeoutTimestamp: 1 << 63,
+		Next: orderV1.Instruction()}
 )
 
 func TestEncodingIsThatOfSolidity(t *testing.T) {
@@ -90,15 +97,21 @@ func TestEncodingIsThatOfSolidity(t *testing.T) {
 		operation Operation
 		want      []byte
 	}{
-		{"token order v1", orderV1, pack(t, []string{"bytes", "bytes", "bytes", "uint256", "string", "string", "uint8", "uint256", "bytes", "uint256"},
-			orderV1.Sender, orderV1.Receiver, orderV1.BaseToken, orderV1.BaseAmount, orderV1.BaseTokenSymbol, orderV1.BaseTokenName,
+		{"token order v1", orderV1, pack(t,
+			[]string{"bytes", "bytes", "bytes", "uint256", "string", "string", "uint8", "uint256", "bytes", "uint256"},
+			orderV1.Sender, orderV1.Receiver, orderV1.BaseToken, orderV1.BaseAmount, orderV1.BaseTokenSymbol,
+			orderV1.BaseTokenName,
 			orderV1.BaseTokenDecimals, orderV1.BaseTokenPath, orderV1.QuoteToken, orderV1.QuoteAmount)},
-		{"token order v2", orderV2, pack(t, []string{"bytes", "bytes", "bytes", "uint256", "bytes", "uint256", "uint8", "bytes"},
-			orderV2.Sender, orderV2.Receiver, orderV2.BaseToken, orderV2.BaseAmount, orderV2.QuoteToken, orderV2.QuoteAmount, orderV2.Kind, orderV2.Metadata)},
-		{"call", call, pack(t, []string{"bytes", "bool", "bytes", "bytes"}, call.Sender, call.Eureka, call.ContractAddress, call.ContractCalldata)},
+		{"token order v2", orderV2,
+			pack(t, []string{"bytes", "bytes", "bytes", "uint256", "bytes", "uint256", "uint8", "bytes"},
+				orderV2.Sender, orderV2.Receiver, orderV2.BaseToken, orderV2.BaseAmount, orderV2.QuoteToken,
+				orderV2.QuoteAmount, orderV2.Kind, orderV2.Metadata)},
+		{"call", call, pack(t, []string{"bytes", "bool", "bytes", "bytes"}, call.Sender, call.Eureka,
+			call.ContractAddress, call.ContractCalldata)},
 		{"batch", batch, pack(t, []string{"instruction[]"}, list)},
 		{"empty batch", &Batch{}, pack(t, []string{"instruction[]"}, []abiInstruction{})},
-		{"forward", forward, pack(t, []string{"uint256", "uint64", "uint64", "instruction"}, forward.Path, forward.TimeoutHeight, forward.TimeoutTimestamp, inner(forward.Next))},
+		{"forward", forward, pack(t, []string{"uint256", "uint64", "uint64", "instruction"}, forward.Path,
+			forward.TimeoutHeight, forward.TimeoutTimestamp, inner(forward.Next))},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			i := test.operation.Instruction()
@@ -127,7 +140,8 @@ func TestEncodingIsThatOfSolidity(t *testing.T) {
 
 func TestAcknowledgements(t *testing.T) {
 	order := TokenOrderAck{FillType: FillMarketMaker, MarketMaker: []byte("maker")}
-	if want := pack(t, []string{"uint256", "bytes"}, big.NewInt(FillMarketMaker), []byte("maker")); !bytes.Equal(order.Encode(), want) {
+	if want := pack(t, []string{"uint256", "bytes"}, big.NewInt(FillMarketMaker),
+		[]byte("maker")); !bytes.Equal(order.Encode(), want) {
 		t.Errorf("order: %x", order.Encode())
 	}
 	acks := [][]byte{order.Encode(), {}, {1}}
@@ -143,9 +157,11 @@ func TestAcknowledgements(t *testing.T) {
 
 func TestPacketHash(t *testing.T) {
 	for _, length := range []int{0, 1, 31, 32, 33, 500} {
-		p := abiPacket{SourceChannelId: 7, DestinationChannelId: 1<<32 - 1, Data: bytes.Repeat([]byte{0xab}, length), TimeoutHeight: 3, TimeoutTimestamp: 1<<64 - 1}
+		p := abiPacket{SourceChannelId: 7, DestinationChannelId: 1<<32 - 1, Data: bytes.Repeat([]byte{0xab}, length),
+			TimeoutHeight: 3, TimeoutTimestamp: 1<<64 - 1}
 		want := crypto.Keccak256Hash(pack(t, []string{"packet[]"}, []abiPacket{p}))
-		if got := PacketHash(p.SourceChannelId, p.DestinationChannelId, p.Data, p.TimeoutHeight, p.TimeoutTimestamp); got != want {
+		if got := PacketHash(p.SourceChannelId, p.DestinationChannelId, p.Data, p.TimeoutHeight,
+			p.TimeoutTimestamp); got != want {
 			t.Errorf("%d bytes: %x, want %x", length, got, want)
 		}
 	}
@@ -188,10 +204,13 @@ func TestOrdersAndShape(t *testing.T) {
 }
 
 func TestJSON(t *testing.T) {
-	p := Packet{Path: big.NewInt(3), Instruction: (&Batch{Instructions: []Instruction{call.Instruction(), {Version: 1, Opcode: 99, Operand: []byte{1}}}}).Instruction()}
+	p := Packet{Path: big.NewInt(3),
+		Instruction: (&Batch{Instructions: []Instruction{call.Instruction(),
+			{Version: 1, Opcode: 99, Operand: []byte{1}}}}).Instruction()}
 	want := `{"salt":"0x0000000000000000000000000000000000000000000000000000000000000000","path":"3","instruction":{"opcode":2,"version":0,"operand":` +
 		`{"_type":"Batch","instructions":[{"opcode":1,"version":0,"operand":{"_type":"Call","sender":"0x0102","eureka":true,"contractAddress":"0x03","contractCalldata":"0x` +
-		hex.EncodeToString(make([]byte, 68)) + `"}},{"opcode":99,"version":1,"operand":{"_type":"Unknown","operand":"0x01"}}]}}}`
+		hex.EncodeToString(make([]byte, 68)) +
+		`"}},{"opcode":99,"version":1,"operand":{"_type":"Unknown","operand":"0x01"}}]}}}`
 	if got := string(p.AppendJSON(nil)); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
@@ -224,7 +243,8 @@ func TestAmplification(t *testing.T) {
 
 // Nested batches that share their bytes are detected quickly, and honest batches are accepted.
 func TestBounded(t *testing.T) {
-	nested := (&Batch{Instructions: []Instruction{forward.Instruction(), batch.Instruction(), orderV2.Instruction()}}).Instruction()
+	nested := (&Batch{Instructions: []Instruction{forward.Instruction(), batch.Instruction(),
+		orderV2.Instruction()}}).Instruction()
 	for range MaxDepth {
 		nested = (&Forward{Next: nested}).Instruction()
 	}
@@ -240,8 +260,10 @@ func TestBounded(t *testing.T) {
 		{"a deep one", nested, true},
 		{"many small ones", many.Instruction(), true},
 		{"a few that are the same bytes", repeated(call.Instruction(), 3), true},
-		{"many that are the same bytes", repeated((&Call{ContractCalldata: make([]byte, 32<<10)}).Instruction(), 1000), false},
-		{"batches that are the same bytes", repeated(repeated(repeated(orderV2.Instruction(), 8000), 8000), 8000), false},
+		{"many that are the same bytes", repeated((&Call{ContractCalldata: make([]byte, 32<<10)}).Instruction(), 1000),
+			false},
+		{"batches that are the same bytes", repeated(repeated(repeated(orderV2.Instruction(), 8000), 8000), 8000),
+			false},
 	} {
 		start := time.Now()
 		if got := test.i.Bounded(); got != test.bounded {

@@ -55,7 +55,8 @@ func CheckMeta(file io.ReaderAt, pageSize int64) (err error) {
 		}
 		sum := fnv.New64a()
 		sum.Write(buf[pageHeader:metaChecksum])
-		if binary.NativeEndian.Uint32(buf[pageHeader:]) == metaMagic && binary.NativeEndian.Uint64(buf[metaChecksum:]) == sum.Sum64() {
+		if binary.NativeEndian.Uint32(buf[pageHeader:]) == metaMagic &&
+			binary.NativeEndian.Uint64(buf[metaChecksum:]) == sum.Sum64() {
 			return nil
 		}
 		err = errors.New("both meta pages are damaged")
@@ -215,7 +216,8 @@ func (pg *page) branchFor(key []byte) int {
 
 // within reports whether all keys are at least lo and below hi; nil means no bound.
 func (pg *page) within(lo, hi []byte) bool {
-	return pg.count == 0 || bytes.Compare(pg.key(0), lo) >= 0 && (hi == nil || bytes.Compare(pg.key(pg.count-1), hi) < 0)
+	return pg.count == 0 || bytes.Compare(pg.key(0), lo) >= 0 &&
+		(hi == nil || bytes.Compare(pg.key(pg.count-1), hi) < 0)
 }
 
 // bounds returns the bounds of the keys under a branch element. lo and hi are the bounds of the branch.
@@ -242,12 +244,15 @@ type walker struct {
 // Walk calls visit with all entries of a bucket from a key on, in order. If a part of the tree is unreadable, Walk
 // calls bad with the error and the keys between which entries are lost (nil means the start or the end), and continues
 // after them. If bad is nil, Walk returns the error. An error of visit or bad ends the walk.
-func (r *Reader) Walk(bucket string, from []byte, visit func(key, value []byte) error, bad func(lo, hi []byte, err error) error) error {
+func (r *Reader) Walk(bucket string, from []byte, visit func(key, value []byte) error,
+	bad func(lo, hi []byte, err error) error) error {
 	ref, err := r.bucket(bucket)
 	if err != nil {
 		return err
 	}
-	w := walker{reader: r, from: from, bad: bad, visit: func(pg *page, i int) error { return visit(pg.key(i), pg.value(i)) }}
+	w := walker{reader: r, from: from, bad: bad, visit: func(pg *page, i int) error {
+		return visit(pg.key(i), pg.value(i))
+	}}
 	if err := w.bucketAt(ref); err != nil {
 		return fmt.Errorf("bucket %s: %w", bucket, err)
 	}
@@ -306,7 +311,8 @@ func (w *walker) leaf(pg *page, lo, hi []byte) error {
 	}
 	for i := pg.search(w.from); i < pg.count; i++ {
 		if isBucket := pg.leafFlags(i) == flagBucket; isBucket != w.bucket || !isBucket && pg.leafFlags(i) != 0 {
-			if err := w.lost(pg.key(i), nil, fmt.Errorf("page %d: entry %d: unknown entry type (%#x)", pg.id, i, pg.leafFlags(i))); err != nil {
+			if err := w.lost(pg.key(i), nil,
+				fmt.Errorf("page %d: entry %d: unknown entry type (%#x)", pg.id, i, pg.leafFlags(i))); err != nil {
 				return err
 			}
 			continue
@@ -436,7 +442,8 @@ func (r *Reader) FreePages() ([]uint64, error) {
 		return nil, fmt.Errorf("page %d: %w", id, err)
 	}
 	overflow := uint64(binary.NativeEndian.Uint32(header[12:]))
-	if got := binary.NativeEndian.Uint64(header); got != id || binary.NativeEndian.Uint16(header[8:]) != flagFreelist || id+overflow >= r.limit {
+	if got := binary.NativeEndian.Uint64(header); got != id || binary.NativeEndian.Uint16(header[8:]) != flagFreelist ||
+		id+overflow >= r.limit {
 		return nil, fmt.Errorf("page %d: is not a free list", id)
 	}
 	count := uint64(binary.NativeEndian.Uint16(header[10:]))
@@ -469,7 +476,8 @@ func (r *Reader) freelistPage() (uint64, error) {
 		}
 		sum := fnv.New64a()
 		sum.Write(buf[pageHeader:metaChecksum])
-		if binary.NativeEndian.Uint64(buf[metaTxid:]) == r.txid && binary.NativeEndian.Uint64(buf[metaChecksum:]) == sum.Sum64() {
+		if binary.NativeEndian.Uint64(buf[metaTxid:]) == r.txid &&
+			binary.NativeEndian.Uint64(buf[metaChecksum:]) == sum.Sum64() {
 			return binary.NativeEndian.Uint64(buf[metaFreelist:]), nil
 		}
 	}

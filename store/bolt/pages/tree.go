@@ -97,7 +97,8 @@ func (t *Tree) open(all []Lookup) (kind uint16) {
 			kind = flags
 		}
 		if id != l.id || flags != kind || l.low > l.high {
-			panic(fmt.Sprintf("page %d: the header has page number %d, type %#x and %d entries", l.id, id, flags, l.high))
+			panic(fmt.Sprintf("page %d: the header has page number %d, type %#x and %d entries", l.id, id, flags,
+				l.high))
 		}
 		if i%lookEvery == 0 && !asked {
 			now := time.Now()

@@ -77,7 +77,8 @@ func TestTreeFindsWhatBboltFinds(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
 			viewed(t, filled(t, 4096, test.keys, test.size), func(b *bbolt.Bucket) {
 				for _, n := range []int{0, 1, 2, 31, 200} {
-					wanted := [][]byte{nil, {0}, []byte("0"), []byte("9"), numbered(0), numbered(2*test.keys - 2), numbered(2 * test.keys)}
+					wanted := [][]byte{nil, {0}, []byte("0"), []byte("9"), numbered(0), numbered(2*test.keys - 2),
+						numbered(2 * test.keys)}
 					for len(wanted) < n {
 						wanted = append(wanted, numbered(random.IntN(2*test.keys+2)))
 					}
@@ -109,7 +110,8 @@ func requireFound(t *testing.T, b *bbolt.Bucket, wanted [][]byte) {
 		}
 		asked[i][0] = 'x' // the caller reuses the memory of its key
 		if !bytes.Equal(all[i].Key, key) || cap(all[i].Key) > len(key) || cap(all[i].Value) > len(want) {
-			t.Errorf("%q among %d: the key found is %q, of a capacity of %d, its value's %d of %d bytes", key, len(wanted), all[i].Key, cap(all[i].Key), cap(all[i].Value), len(want))
+			t.Errorf("%q among %d: the key found is %q, of a capacity of %d, its value's %d of %d bytes", key,
+				len(wanted), all[i].Key, cap(all[i].Key), cap(all[i].Value), len(want))
 		}
 	}
 }
@@ -152,7 +154,8 @@ func TestTreeEndsOverDamage(t *testing.T) {
 			if err := os.WriteFile(damaged, changed, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			for _, wanted := range [][]Lookup{{{Key: numbered(0)}}, {{Key: numbered(39_000)}, {Key: numbered(0)}, {Key: numbered(2)}}} {
+			for _, wanted := range [][]Lookup{{{Key: numbered(0)}},
+				{{Key: numbered(39_000)}, {Key: numbered(0)}, {Key: numbered(2)}}} {
 				viewed(t, damaged, func(b *bbolt.Bucket) {
 					if tree := TreeOf(b); !misses(&tree, wanted) {
 						t.Errorf("%d keys are found as if nothing were damaged", len(wanted))
@@ -206,7 +209,8 @@ func inMemory(t *testing.T, tree *Tree, id uint64) bool {
 	t.Helper()
 	page := tree.file[id*tree.size:][:tree.size]
 	parts := make([]byte, (len(page)+os.Getpagesize()-1)/os.Getpagesize())
-	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&page[0])), uintptr(len(page)), uintptr(unsafe.Pointer(&parts[0]))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&page[0])), uintptr(len(page)),
+		uintptr(unsafe.Pointer(&parts[0]))); errno != 0 {
 		t.Fatalf("mincore: %v", errno)
 	}
 	return !slices.ContainsFunc(parts, func(part byte) bool { return part&1 == 0 })

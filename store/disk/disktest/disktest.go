@@ -42,8 +42,10 @@ const (
 
 // Faults are the failures of the disk. The zero value is a healthy disk.
 type Faults struct {
-	Write     syscall.Errno // result of each write and each change of a file's size, which then have no effect
-	Sync      syscall.Errno // result of each sync; data written to the file since the previous sync is then lost, but stays in the kernel's cache
+	Write syscall.Errno // result of each write and each change of a file's size, which then have no effect
+	// result of each sync; data written to the file since the previous sync is then lost, but stays in the kernel's
+	// cache
+	Sync      syscall.Errno
 	SyncOf    string        // the name of the only file with failing syncs; empty means all
 	SyncDelay time.Duration // delay before each sync
 	Full      bool          // statfs(2) reports no free space
@@ -57,7 +59,8 @@ type Disk struct {
 	mu     sync.Mutex // protects the fields below
 	faults Faults
 	ops    []Op
-	undo   map[uint64][]func() // by file: functions that revert the writes since the last sync, in the order of the writes
+	// by file: functions that revert the writes since the last sync, in the order of the writes
+	undo map[uint64][]func()
 }
 
 // Mount mounts an empty disk until the end of the test. It skips the test if FUSE is unavailable.
@@ -157,7 +160,8 @@ func (n *node) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, s
 }
 
 // Create implements fs.NodeCreater.
-func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+func (n *node) Create(ctx context.Context, name string, flags, mode uint32,
+	out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	if errno := n.disk.writable(); errno != 0 {
 		return nil, nil, 0, errno
 	}
@@ -178,7 +182,8 @@ func (d *Disk) note(op Op) {
 }
 
 // Rename implements fs.NodeRenamer.
-func (n *node) Rename(ctx context.Context, name string, parent fs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
+func (n *node) Rename(ctx context.Context, name string, parent fs.InodeEmbedder, newName string,
+	flags uint32) syscall.Errno {
 	op := Op{Kind: Renamed, Name: newName}
 	if child := n.GetChild(name); child != nil {
 		op.File = child.StableAttr().Ino
@@ -190,7 +195,8 @@ func (n *node) Rename(ctx context.Context, name string, parent fs.InodeEmbedder,
 
 // Unlink implements fs.NodeUnlinker.
 func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
-	return n.disk.change(Op{Kind: Removed, Name: name}, func() {}, func() syscall.Errno { return n.LoopbackNode.Unlink(ctx, name) })
+	return n.disk.change(Op{Kind: Removed, Name: name}, func() {},
+		func() syscall.Errno { return n.LoopbackNode.Unlink(ctx, name) })
 }
 
 // OpendirHandle implements fs.NodeOpendirHandler.
@@ -230,7 +236,8 @@ func (d *Disk) writable() syscall.Errno {
 }
 
 // Link implements fs.NodeLinker.
-func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, out *fuse.EntryOut) (inode *fs.Inode, errno syscall.Errno) {
+func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string,
+	out *fuse.EntryOut) (inode *fs.Inode, errno syscall.Errno) {
 	op := Op{Kind: Linked, File: target.(*node).number(), Name: name}
 	errno = n.disk.change(op, func() {}, func() (errno syscall.Errno) {
 		inode, errno = n.LoopbackNode.Link(ctx, target, name, out)

@@ -48,8 +48,9 @@ func (b *PgBouncer) start(tb testing.TB, server *Server, program, dir, settings 
 	tb.Helper()
 	config := filepath.Join(dir, "pgbouncer.ini")
 	// The server trusts all users of its socket.
-	text := fmt.Sprintf("[databases]\n* = host=%s port=%d\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\nunix_socket_dir =\n"+
-		"auth_type = trust\nauth_file = %s\nlogfile = %s\n%s\n",
+	text := fmt.Sprintf(
+		"[databases]\n* = host=%s port=%d\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\nunix_socket_dir =\n"+
+			"auth_type = trust\nauth_file = %s\nlogfile = %s\n%s\n",
 		server.Dir, server.Port, b.port, filepath.Join(dir, "users"), filepath.Join(dir, "log"), settings)
 	check(tb, os.WriteFile(config, []byte(text), 0o644))
 	check(tb, os.WriteFile(filepath.Join(dir, "users"), []byte("\"postgres\" \"\"\n\"attestd\" \"\"\n"), 0o644))
@@ -78,5 +79,6 @@ func (b *PgBouncer) Address() string { return net.JoinHostPort("127.0.0.1", strc
 
 // RoleURL returns the URL of a role, through the pooler.
 func (b *PgBouncer) RoleURL(role *url.Userinfo, database string) string {
-	return (&url.URL{Scheme: "postgres", User: role, Host: b.Address(), Path: "/" + database, RawQuery: "sslmode=disable"}).String()
+	return (&url.URL{Scheme: "postgres", User: role, Host: b.Address(), Path: "/" + database,
+		RawQuery: "sslmode=disable"}).String()
 }

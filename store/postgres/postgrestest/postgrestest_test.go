@@ -93,7 +93,8 @@ func TestAServerWhoseDiskIsFull(t *testing.T) {
 			return err
 		}
 		defer conn.Close(context.Background())
-		_, err = conn.Exec(t.Context(), "INSERT INTO seen SELECT repeat(md5(random()::text), 1000) FROM generate_series(1, 2000)")
+		_, err = conn.Exec(t.Context(),
+			"INSERT INTO seen SELECT repeat(md5(random()::text), 1000) FROM generate_series(1, 2000)")
 		return err
 	}
 	if err := insert(); err == nil {

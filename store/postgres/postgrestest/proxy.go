@@ -72,7 +72,8 @@ func (p *Proxy) URL(database string) string { return p.RoleURL(url.User(Owner), 
 
 // RoleURL returns the URL of a role, through the proxy.
 func (p *Proxy) RoleURL(role *url.Userinfo, database string) string {
-	return (&url.URL{Scheme: "postgres", User: role, Host: p.Address(), Path: "/" + database, RawQuery: "sslmode=disable"}).String()
+	return (&url.URL{Scheme: "postgres", User: role, Host: p.Address(), Path: "/" + database,
+		RawQuery: "sslmode=disable"}).String()
 }
 
 // Fail sets the faults from now on.

@@ -16,10 +16,12 @@ func (s *Server) Follow(tb testing.TB, primary *Server) {
 	tb.Helper()
 	s.kill()
 	check(tb, os.RemoveAll(s.data()))
-	check(tb, s.tools.run("pg_basebackup", "--host="+primary.Dir, "--port="+strconv.Itoa(primary.Port), "--username="+Owner,
-		"--pgdata="+s.data(), "--checkpoint=fast", "--wal-method=stream", "--no-sync"))
+	check(tb,
+		s.tools.run("pg_basebackup", "--host="+primary.Dir, "--port="+strconv.Itoa(primary.Port), "--username="+Owner,
+			"--pgdata="+s.data(), "--checkpoint=fast", "--wal-method=stream", "--no-sync"))
 	check(tb, s.write("standby.signal", ""))
-	s.own = Settings{"primary_conninfo": fmt.Sprintf("host=%s port=%d user=%s application_name=%s", primary.Dir, primary.Port, Owner, s.Name)}
+	s.own = Settings{"primary_conninfo": fmt.Sprintf("host=%s port=%d user=%s application_name=%s", primary.Dir,
+		primary.Port, Owner, s.Name)}
 	check(tb, s.start())
 }
 
@@ -32,7 +34,8 @@ func (s *Server) Synchronous(tb testing.TB, names ...string) {
 		setting = `FIRST 1 ("` + strings.Join(names, `", "`) + `")`
 	}
 	s.Set(tb, Settings{"synchronous_standby_names": setting})
-	s.await(tb, fmt.Sprintf("SELECT count(*) %s FROM pg_stat_replication WHERE sync_state = 'sync'", map[bool]string{true: "> 0", false: "= 0"}[len(names) > 0]))
+	s.await(tb, fmt.Sprintf("SELECT count(*) %s FROM pg_stat_replication WHERE sync_state = 'sync'",
+		map[bool]string{true: "> 0", false: "= 0"}[len(names) > 0]))
 }
 
 // Detach stops a standby's replication. It does not receive later commits.

@@ -114,7 +114,8 @@ func prepare(name string, settings Settings) (*Server, error) {
 		return nil, err
 	}
 	// The shell's input ends with this process, however the process ends.
-	s.watch = tools.command("sh", "-c", `read forever; if read pid <"$0/data/postmaster.pid"; then kill -CONT "$pid"; kill -QUIT "$pid"; fi; rm -rf "$0"`, dir)
+	s.watch = tools.command("sh", "-c",
+		`read forever; if read pid <"$0/data/postmaster.pid"; then kill -CONT "$pid"; kill -QUIT "$pid"; fi; rm -rf "$0"`, dir)
 	input, alive, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -153,11 +154,13 @@ var initialised = sync.OnceValues(func() (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.tools.run("initdb", "--no-sync", "--no-locale", "--encoding=UTF8", "--auth=trust", "--username="+Owner, s.data()); err != nil {
+	if err := s.tools.run("initdb", "--no-sync", "--no-locale", "--encoding=UTF8", "--auth=trust", "--username="+Owner,
+		s.data()); err != nil {
 		return nil, err
 	}
 	// Only the owner may replicate. Other roles need a password over TCP, as in production.
-	const access = "local all all trust\nhost all " + Owner + " 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n" +
+	const access = "local all all trust\nhost all " + Owner +
+		" 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n" +
 		"local replication all trust\nhost replication " + Owner + " 127.0.0.1/32 trust\n"
 	return s, s.write("pg_hba.conf", access)
 })
@@ -184,7 +187,8 @@ func (s *Server) tryStart() error {
 		return err
 	}
 	_ = os.Remove(s.log()) // from the previous run
-	if err := s.tools.run("pg_ctl", "start", "--wait", "--timeout=60", "--silent", "--pgdata="+s.data(), "--log="+s.log()); err != nil {
+	if err := s.tools.run("pg_ctl", "start", "--wait", "--timeout=60", "--silent", "--pgdata="+s.data(),
+		"--log="+s.log()); err != nil {
 		return fmt.Errorf("%w\n%s", err, s.Log())
 	}
 	return nil
@@ -219,7 +223,8 @@ func freePort() (int, error) {
 	const first, last = 10_000, 32_000 // Linux assigns ports from 32768
 	for range 100 {
 		port := first + rand.N(last-first)
-		if l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+		if l, err := new(net.ListenConfig).Listen(context.Background(),
+			"tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
 			return port, l.Close()
 		}
 	}

@@ -16,7 +16,8 @@ func (v *visit) refuseLacking() bool {
 	for _, lack := range v.lacks {
 		of, name, _ := strings.Cut(lack, ".")
 		if slices.Contains(strings.FieldsFunc(request.Query, notOfName), name) {
-			v.send(graphQLErrors("", "Cannot query field \""+name+"\" on type \""+of+"\".", "GRAPHQL_VALIDATION_FAILED"))
+			v.send(graphQLErrors("", "Cannot query field \""+name+"\" on type \""+of+"\".",
+				"GRAPHQL_VALIDATION_FAILED"))
 			return true
 		}
 	}

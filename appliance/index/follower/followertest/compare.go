@@ -84,7 +84,8 @@ func Equal(tb testing.TB, want, got index.Index) {
 	if len(differences) > shown {
 		more = fmt.Sprintf("\nand %d more", len(differences)-shown)
 	}
-	tb.Errorf("%d rows differ:\n%s%s", len(differences), strings.Join(differences[:min(shown, len(differences))], "\n"), more)
+	tb.Errorf("%d rows differ:\n%s%s", len(differences), strings.Join(differences[:min(shown, len(differences))], "\n"),
+		more)
 }
 
 // Differences compares two indexes row by row, by key. It lists each row that differs, with its fields, or is missing

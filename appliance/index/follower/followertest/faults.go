@@ -42,7 +42,8 @@ func (f Fault) RetryAfterDate(wait time.Duration) Fault {
 func Faults() []Fault {
 	return []Fault{
 		Delay(20*time.Millisecond, 50*time.Millisecond), Cut(), CutInBody(),
-		Status(http.StatusTooManyRequests).RetryAfter(time.Second), Status(http.StatusTooManyRequests).RetryAfterDate(time.Second),
+		Status(http.StatusTooManyRequests).RetryAfter(time.Second),
+		Status(http.StatusTooManyRequests).RetryAfterDate(time.Second),
 		Status(http.StatusTooManyRequests), Status(http.StatusInternalServerError), Status(http.StatusBadGateway),
 		Status(http.StatusServiceUnavailable).RetryAfter(time.Second),
 		Truncated(), TornGzip(), Malformed(), Empty(), HTML(), GraphQLError("INTERNAL_SERVER_ERROR"), PartialData(),
@@ -198,7 +199,8 @@ func Empty() Fault {
 // HTML answers with a web page, like a captive portal.
 func HTML() Fault {
 	return replaced("a page", func(answer) answer {
-		return answer{status: http.StatusOK, contentType: "text/html", body: []byte("<!doctype html><title>Welcome</title><p>Please log in.")}
+		return answer{status: http.StatusOK, contentType: "text/html",
+			body: []byte("<!doctype html><title>Welcome</title><p>Please log in.")}
 	})
 }
 

@@ -69,7 +69,8 @@ func NewProxy(tb testing.TB, target string) *Proxy {
 	}
 	p := &Proxy{
 		tb: tb, target: u, address: anyPort, rng: rand.New(rand.NewPCG(1, 0)),
-		transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 16}, zippers: sync.Pool{New: newZipper},
+		transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 16},
+		zippers:   sync.Pool{New: newZipper},
 	}
 	p.Plug()
 	tb.Cleanup(func() {
@@ -342,7 +343,8 @@ func (v *visit) ask() (a answer, ok bool) {
 	resp, err := v.p.transport.RoundTrip(req)
 	if err == nil {
 		defer resp.Body.Close()
-		a = answer{status: resp.StatusCode, contentType: resp.Header.Get("Content-Type"), retryAfter: resp.Header.Get("Retry-After")}
+		a = answer{status: resp.StatusCode, contentType: resp.Header.Get("Content-Type"),
+			retryAfter: resp.Header.Get("Retry-After")}
 		a.body, err = io.ReadAll(resp.Body)
 	}
 	switch {

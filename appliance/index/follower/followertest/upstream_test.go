@@ -81,7 +81,8 @@ func TestDifferencesAreNamed(t *testing.T) {
 		!strings.HasPrefix(differences[1], "transfer "+changed+": base_amount is \"7\", want ") {
 		t.Errorf("%q", differences)
 	}
-	if back := followertest.Differences(t, other, u.Index); len(back) != 2 || back[0] != "chain "+removed+" is surplus" {
+	if back := followertest.Differences(t, other, u.Index); len(back) != 2 ||
+		back[0] != "chain "+removed+" is surplus" {
 		t.Errorf("%q", back)
 	}
 	noted := recorder{TB: t}
@@ -150,7 +151,8 @@ func TestAnEmptyUpstreamHasNoRow(t *testing.T) {
 	if n := total(t, u.Index); n < 3 {
 		t.Errorf("%d transfers", n)
 	}
-	if rows, err := followertest.Walk(t.Context(), u.URL, index.TransferType, "", index.Older, 100, nil); err != nil || len(rows) < 3 {
+	if rows, err := followertest.Walk(t.Context(), u.URL, index.TransferType, "", index.Older, 100, nil); err != nil ||
+		len(rows) < 3 {
 		t.Errorf("%d rows, %v", len(rows), err)
 	}
 }

@@ -20,7 +20,8 @@ type Listed struct {
 // Walk pages through all packets or transfers of a GraphQL endpoint as a client does. It starts at a cursor, goes in
 // one direction, and requests each page from the last row of the page before, until a page is empty. An empty cursor
 // starts at the newest row and goes to older ones. If between is not nil, it is called after each page.
-func Walk(ctx context.Context, url string, t *index.Type, cursor string, d index.Direction, limit int, between func()) ([]Listed, error) {
+func Walk(ctx context.Context, url string, t *index.Type, cursor string, d index.Direction, limit int,
+	between func()) ([]Listed, error) {
 	var all []Listed
 	for {
 		page, err := listPage(ctx, url, t, cursor, d, limit)
@@ -35,7 +36,8 @@ func Walk(ctx context.Context, url string, t *index.Type, cursor string, d index
 }
 
 // listPage requests a page with the key, sort_order and status of each row.
-func listPage(ctx context.Context, url string, t *index.Type, cursor string, d index.Direction, limit int) ([]Listed, error) {
+func listPage(ctx context.Context, url string, t *index.Type, cursor string, d index.Direction,
+	limit int) ([]Listed, error) {
 	idx := ""
 	if t == index.TransferType {
 		idx = "transfer_index"
@@ -43,7 +45,8 @@ func listPage(ctx context.Context, url string, t *index.Type, cursor string, d i
 	query := fmt.Sprintf(`query($limit: Int!, $cursor: String, $direction: String) {
 		rows: v2_%ss(args: {p_limit: $limit, p_sort_order: $cursor, p_comparison: $direction}) { packet_hash %s sort_order status }
 	}`, t.Name, idx)
-	variables := map[string]any{"limit": limit, "direction": map[index.Direction]string{index.Older: "lt", index.Newer: "gt"}[d]}
+	variables := map[string]any{"limit": limit,
+		"direction": map[index.Direction]string{index.Older: "lt", index.Newer: "gt"}[d]}
 	if cursor != "" {
 		variables["cursor"] = cursor
 	}

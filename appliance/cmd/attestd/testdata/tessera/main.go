@@ -66,7 +66,8 @@ func newPeer(ctx context.Context) (*peer, error) {
 		return nil, err
 	}
 	// The driver allows no shorter interval between checkpoints.
-	options := tessera.NewAppendOptions().WithCheckpointSigner(checkpoints).WithCheckpointInterval(100*time.Millisecond).WithBatching(*batchSize, *batchAge)
+	options := tessera.NewAppendOptions().WithCheckpointSigner(checkpoints).WithCheckpointInterval(
+		100*time.Millisecond).WithBatching(*batchSize, *batchAge)
 	appender, _, reader, err := tessera.NewAppender(ctx, driver, options)
 	if err != nil {
 		return nil, err
@@ -112,7 +113,8 @@ func (p *peer) attest(body []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := fmt.Appendf(nil, `{"id":"%s","hash":"0x%x","signature":{"r":"0x%x","s":"0x%x","v":%d},"signerAddress":"%s"}`,
+	answer := fmt.Appendf(nil,
+		`{"id":"%s","hash":"0x%x","signature":{"r":"0x%x","s":"0x%x","v":%d},"signerAddress":"%s"}`,
 		id, digest, signature[:32], signature[32:64], 27+signature[64], p.signer)
 	return answer, p.record(answer)
 }

@@ -86,10 +86,12 @@ func know(path, vkey string) error {
 		return err
 	}
 	none := sha256.Sum256(nil)
-	if err := sqlitex.Execute(db, "INSERT INTO log (origin, tree_size, tree_hash) VALUES (?, 0, ?)", &sqlitex.ExecOptions{
-		Args: []any{verifier.Name(), base64.StdEncoding.EncodeToString(none[:])},
-	}); err != nil {
+	if err := sqlitex.Execute(db, "INSERT INTO log (origin, tree_size, tree_hash) VALUES (?, 0, ?)",
+		&sqlitex.ExecOptions{
+			Args: []any{verifier.Name(), base64.StdEncoding.EncodeToString(none[:])},
+		}); err != nil {
 		return err
 	}
-	return sqlitex.Execute(db, "INSERT INTO key (origin, key) VALUES (?, ?)", &sqlitex.ExecOptions{Args: []any{verifier.Name(), vkey}})
+	return sqlitex.Execute(db, "INSERT INTO key (origin, key) VALUES (?, ?)",
+		&sqlitex.ExecOptions{Args: []any{verifier.Name(), vkey}})
 }
