@@ -160,7 +160,7 @@ func TestPrepareRefusesATargetThatIsNoCopy(t *testing.T) {
 			return archive.TreeOf(ctx, s.to.Journal(), s.key.Verifier)
 		},
 	}, ignore)
-	if err == nil || !strings.Contains(err.Error(), "the 1 records in the target are not the source's first") {
+	if err == nil || !strings.Contains(err.Error(), "the 1 records in the target differ from the source's first") {
 		t.Error(err)
 	}
 }

@@ -184,7 +184,7 @@ func TestPendingRedemptionsAreNotUnknown(t *testing.T) {
 		return string(out)
 	}
 	if out := lists("--unknown"); !strings.Contains(out, all[2].Hash.String()) || strings.Contains(out,
-		all[0].Hash.String()) || !strings.Contains(out, "2 redemptions were not held against the journal yet") {
+		all[0].Hash.String()) || !strings.Contains(out, "2 redemptions are not listed, because they have not been compared with the journal yet") {
 		t.Errorf("--unknown:\n%s", out)
 	}
 	if out := lists(); strings.Count(out, " pending ") != 2 {

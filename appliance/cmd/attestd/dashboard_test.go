@@ -22,8 +22,8 @@ const (
 	rulesFile     = "../../../packaging/prometheus/attestd.rules.yml"
 )
 
-// The dashboard and the alerts only query metrics and labels that a daemon with all features exports. Some are exported by the member of
-// a cluster only.
+// The dashboard and the alerts only query metrics and labels that a daemon with all features exports. Some are exported
+// by the member of a cluster only.
 func TestTheDashboardAndTheAlertsAskForWhatThereIs(t *testing.T) {
 	t.Parallel()
 	d, member := newDaemonFolder(t), newMembers(t, 1)[0]
@@ -34,9 +34,11 @@ func TestTheDashboardAndTheAlertsAskForWhatThereIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.environ = []string{
-		"ATTESTD_METRICS_LISTEN=" + listen, "ATTESTD_JOURNAL_WITNESSES=" + policy, "ATTESTD_GRAPHQL_UPSTREAM=http://127.0.0.1:1/v1/graphql", "ATTESTD_GRAPHQL_FALLBACK=proxy",
+		"ATTESTD_METRICS_LISTEN=" + listen, "ATTESTD_JOURNAL_WITNESSES=" + policy,
+		"ATTESTD_GRAPHQL_UPSTREAM=http://127.0.0.1:1/v1/graphql", "ATTESTD_GRAPHQL_FALLBACK=proxy",
 		`ATTESTD_AUDIT_SINKS=[{"name": "copy", "type": "file", "path": "` + filepath.Join(d.dir, "audit.jsonl") + `"}]`,
-		fmt.Sprintf(`ATTESTD_CHAIN_CONTRACTS=[{"name": "usdc", "rpc": [%q], "address": %q, "start_block": 0, "confirmations": 0}]`, node.URL, chaintest.Contract),
+		fmt.Sprintf(
+			`ATTESTD_CHAIN_CONTRACTS=[{"name": "usdc", "rpc": [%q], "address": %q, "start_block": 0, "confirmations": 0}]`, node.URL, chaintest.Contract),
 	}
 	d.start(t)
 	defer func() { d.kill(t) }()
@@ -46,7 +48,10 @@ func TestTheDashboardAndTheAlertsAskForWhatThereIs(t *testing.T) {
 		return there["attestd_sink_lag_records"] != nil, "it is not"
 	})
 	listen = freeAddress(t)
-	member.configure("ATTESTD_METRICS_LISTEN=" + listen)
+	member.configure("ATTESTD_METRICS_LISTEN="+listen,
+		"ATTESTD_QUORUM_CONTRACT="+quorumContract, "ATTESTD_QUORUM_THRESHOLD=1",
+		`ATTESTD_QUORUM_MEMBERS=[{"name": "geneva", "signer": "`+devUnspendable+
+			`", "url": "http://127.0.0.1:1", "api_key": "file:`+filepath.Join(d.dir, "api-key")+`"}]`)
 	member.start(t)
 	defer func() { member.kill(t) }()
 	await(t, "the members are compared", func() (bool, string) { // once the database answers

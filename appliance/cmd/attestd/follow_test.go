@@ -293,7 +293,7 @@ func TestDevMakesUpNoDataBesideAnUpstreams(t *testing.T) {
 	banner := bufio.NewScanner(out)
 	for banner.Scan() && !strings.Contains(banner.Text(), "explore") {
 	}
-	if !strings.Contains(banner.Text(), "with what "+up.url+daemon.GraphQLPath+" has") {
+	if !strings.Contains(banner.Text(), "with the data of "+up.url+daemon.GraphQLPath) {
 		t.Error(banner.Text())
 	}
 	d := &daemonProcess{dir: dir}

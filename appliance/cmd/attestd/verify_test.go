@@ -259,7 +259,7 @@ func TestAttestPrintsWhatWasMadeWithoutItsScheme(t *testing.T) {
 			if want := (attested{Attestation: made.Attestation, Request: made.Request}); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
-			if !strings.Contains(stderr.String(), "left out") {
+			if !strings.Contains(stderr.String(), "omits the digest scheme") {
 				t.Errorf("does not say that the scheme is left out: %s", stderr.String())
 			}
 		})
