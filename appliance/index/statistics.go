@@ -56,12 +56,11 @@ const (
 // StaleAfter is the age at which a network counts as stale.
 const StaleAfter = 10 * time.Minute
 
-// Held returns how many packets and transfers the index has, including those in quarantine. It counts a row once that
-// is quarantined while an earlier version of it is served.
+// Held returns how many packets and transfers the index has, including those in quarantine.
 func (s Status) Held() uint64 {
 	n := s.Rows[PacketType.Name] + s.Rows[TransferType.Name]
 	if !s.ServesUnverified {
-		n += s.Unverified - s.UnverifiedBeside
+		n += s.Unverified
 	}
 	return n
 }
@@ -77,8 +76,6 @@ type Status struct {
 	Schema  int       `json:"schema"`          // version of the store's layout
 	// Unverified is how many rows are quarantined.
 	Unverified uint64 `json:"unverified"`
-	// UnverifiedBeside is how many of the quarantined rows have the key of a served, verified row.
-	UnverifiedBeside uint64 `json:"-"`
 	// ServesUnverified reports whether Rows includes the quarantined rows, because they are served.
 	ServesUnverified bool `json:"-"`
 	// ID identifies the index. A recreated index has a new ID; see Batch.Index.

@@ -336,7 +336,6 @@ func (s *snapshot) Status(ctx context.Context) (index.Status, error) {
 		status.Updated = time.Unix(0, int64(binary.BigEndian.Uint64(v))).UTC()
 	}
 	status.Unverified, status.ServesUnverified = s.tx.Bucket(bucketUnverified).Sequence(), s.r.serveUnverified
-	status.UnverifiedBeside = besideUnverified(s.tx)
 	return status, nil
 }
 

@@ -18,21 +18,18 @@ import (
 // number of entries. A value is
 //
 //	since                   when the row was first quarantined, nanoseconds since 1970, 8 bytes big-endian
-//	flags                   1: the row is stored among the served rows; 2: another row of its key is stored there
+//	served                  1 while the row is stored among the served rows, otherwise 0
 //	reason, row, verified   each its length as a varint and its bytes; see apart
 var (
 	bucketUnverified = []byte("unverified")
 	// keyServing, in meta, says whether the file serves unverified rows: true, false, or absent during a conversion.
 	keyServing = []byte("serve unverified")
-	// keyBeside, in meta, is the number of quarantined rows with flag 2, 8 bytes big-endian.
-	keyBeside = []byte("beside unverified")
 )
 
 // apart is a quarantined row.
 type apart struct {
 	since  int64
 	served bool
-	beside bool // an earlier, verified row of the key is stored and served
 	reason []byte
 	row    []byte
 	// verified is the row that the upstream's verified data (Batch.Rows) has for the key, while this row is served
@@ -42,14 +39,11 @@ type apart struct {
 
 func (a apart) encode() []byte {
 	v := binary.BigEndian.AppendUint64(make([]byte, 0, 32+len(a.reason)+len(a.row)+len(a.verified)), uint64(a.since))
-	flags := byte(0)
+	served := byte(0)
 	if a.served {
-		flags |= 1
+		served = 1
 	}
-	if a.beside {
-		flags |= 2
-	}
-	v = append(v, flags)
+	v = append(v, served)
 	for _, part := range [][]byte{a.reason, a.row, a.verified} {
 		v = append(binary.AppendUvarint(v, uint64(len(part))), part...)
 	}
@@ -58,7 +52,7 @@ func (a apart) encode() []byte {
 
 // readApart decodes a value. The fields of the result alias v.
 func readApart(v []byte) apart {
-	a := apart{since: int64(binary.BigEndian.Uint64(v)), served: v[8]&1 != 0, beside: v[8]&2 != 0}
+	a := apart{since: int64(binary.BigEndian.Uint64(v)), served: v[8] == 1}
 	v = v[9:]
 	for _, part := range []*[]byte{&a.reason, &a.row, &a.verified} {
 		length, n := binary.Uvarint(v)
@@ -124,40 +118,7 @@ func (w *batchWriter) keepApart(u index.Unverified) error {
 			return err
 		}
 	}
-	return w.putApart(c, key, a)
-}
-
-// putApart stores a quarantine entry, and counts it if another row of its key is stored.
-func (w *batchWriter) putApart(c *collection, key []byte, a apart) error {
-	was := a.beside
-	stored, _ := w.current(c, index.RowOf(c.t, a.row).AppendKey(nil, c.t.Key), false)
-	a.beside = !a.served && !stored.IsZero()
-	if err := w.countBeside(was, a.beside); err != nil {
-		return err
-	}
 	return put(w.tx, bucketUnverified, key, a.encode())
-}
-
-// countBeside updates the number of entries whose beside is set.
-func (w *batchWriter) countBeside(before, after bool) error {
-	n := besideUnverified(w.tx)
-	switch {
-	case before == after:
-		return nil
-	case after:
-		n++
-	case n > 0:
-		n--
-	}
-	return put(w.tx, bucketMeta, keyBeside, binary.BigEndian.AppendUint64(nil, n))
-}
-
-// besideUnverified returns the number of quarantined rows of whose key another row is stored.
-func besideUnverified(tx *bbolt.Tx) uint64 {
-	if v := get(tx, bucketMeta, keyBeside); len(v) == 8 {
-		return binary.BigEndian.Uint64(v)
-	}
-	return 0
 }
 
 // endApart deletes the quarantine entry for a row's key, and reports whether there was one. With an empty quarantine it
@@ -168,17 +129,13 @@ func (w *batchWriter) endApart(row index.Row) (ended bool, err error) {
 		return false, nil
 	}
 	key := apartKey(row.ID())
-	v := get(w.tx, bucketUnverified, key)
-	if v == nil {
+	if w.apart.Get(key) == nil {
 		return false, nil
 	}
-	return true, w.dropApart(key, readApart(v).beside)
+	return true, w.dropApart(key)
 }
 
-func (w *batchWriter) dropApart(key []byte, beside bool) error {
-	if err := w.countBeside(beside, false); err != nil {
-		return err
-	}
+func (w *batchWriter) dropApart(key []byte) error {
 	if err := w.apart.Delete(key); err != nil {
 		return err
 	}
@@ -196,14 +153,13 @@ func (w *batchWriter) withdraw(id index.RowID) error {
 	if v == nil {
 		return nil
 	}
-	a := readApart(bytes.Clone(v))
-	if a.served {
+	if a := readApart(bytes.Clone(v)); a.served {
 		if err := w.unserve(c, &a); err != nil {
 			return err
 		}
 	}
 	w.written.Updated++
-	return w.dropApart(key, a.beside)
+	return w.dropApart(key)
 }
 
 // serve stores a quarantined row among the served rows. If other rows hold both of its possible sort_orders, the row
@@ -287,11 +243,10 @@ func (w *batchWriter) settle(from []byte) (next []byte, err error) {
 		if a.served {
 			change = w.unserve
 		}
-		c := collectionOfApart(e.k)
-		if err := change(c, &a); err != nil {
+		if err := change(collectionOfApart(e.k), &a); err != nil {
 			return nil, err
 		}
-		if err := w.putApart(c, e.k, a); err != nil {
+		if err := put(w.tx, bucketUnverified, e.k, a.encode()); err != nil {
 			return nil, err
 		}
 	}

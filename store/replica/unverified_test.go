@@ -107,9 +107,9 @@ func TestUnverifiedIsSinceItWasFirstQuarantined(t *testing.T) {
 		}
 		switch all := unverified(t, r); {
 		case step.since < 0 && len(all) > 0:
-			t.Errorf("%+v is still quarantined", all)
+			t.Errorf("%+v is still kept apart", all)
 		case step.since >= 0 && (len(all) != 1 || !all[0].Since.Equal(storetest.ReplicaNow.Add(step.since))):
-			t.Errorf("quarantined are %+v, want one since %v", all, step.since)
+			t.Errorf("kept apart are %+v, want one since %v", all, step.since)
 		}
 		now = now.Add(time.Hour)
 	}
@@ -145,7 +145,7 @@ func TestUnverifiedRowsAreServedWhereAskedTo(t *testing.T) {
 			t.Errorf("%+v exports\n%s", test.o, now)
 		}
 		if all := unverified(t, r); len(all) != 2 {
-			t.Errorf("%+v: %d are quarantined", test.o, len(all))
+			t.Errorf("%+v: %d are kept apart", test.o, len(all))
 		}
 	}
 }
@@ -184,53 +184,6 @@ func TestServingIsSettledInSteps(t *testing.T) {
 			}
 		}
 	}
-}
-
-// An upstream that turns n stored rows into contradictions must not thereby hide n rows that it no longer sends.
-func TestARowThatIsQuarantinedAfterItWasVerifiedCountsOnce(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "replica.db")
-	r := reopen(t, path, Options{})
-	good := func(order, hash string) index.Row { return doubted(t, order, hash).Row }
-	expect := func(step string, held uint64) {
-		t.Helper()
-		err := r.View(t.Context(), func(s index.Snapshot) error {
-			status, err := s.Status(t.Context())
-			if got := status.Held(); got != held {
-				t.Errorf("%s: %d rows are held, want %d (%+v)", step, got, held, status)
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(t, r, index.Batch{Rows: []index.Row{good("1", "0x01"), good("2", "0x02")}})
-	expect("two verified rows", 2)
-	contradicted := []index.Unverified{doubted(t, "5", "0x01"), doubted(t, "6", "0x02")}
-	write(t, r, index.Batch{Unverified: contradicted})
-	expect("both are contradicted", 2)
-	write(t, r, index.Batch{Unverified: []index.Unverified{doubted(t, "7", "0x01")}})
-	expect("one is contradicted otherwise", 2)
-	write(t, r, index.Batch{Unverified: []index.Unverified{doubted(t, "3", "0x03")}})
-	expect("a new row does not verify", 3)
-	for _, serve := range []bool{true, false, true, false} {
-		if err := r.Close(); err != nil {
-			t.Fatal(err)
-		}
-		r = reopen(t, path, Options{ServeUnverified: serve})
-		expect(fmt.Sprintf("serving unverified rows: %v", serve), 3)
-	}
-	write(t, r, index.Batch{Rows: []index.Row{good("3", "0x03")}})
-	expect("the new row verifies", 3)
-	write(t, r, index.Batch{Rows: []index.Row{good("1", "0x01")}})
-	expect("a contradiction is corrected", 3)
-	write(t, r, index.Batch{Withdrawn: []index.RowID{contradicted[1].Row.ID()}})
-	expect("a contradiction is withdrawn", 3)
-	write(t, r, index.Batch{Unverified: contradicted})
-	write(t, r, index.Batch{Removed: []index.RowID{contradicted[0].Row.ID()}})
-	expect("a contradicted row is removed", 2)
-	write(t, r, index.Batch{Unverified: contradicted[:1]})
-	expect("a removed row comes back and does not verify", 3)
 }
 
 // contents returns the export and all counts.
@@ -276,12 +229,12 @@ func TestAnUpstreamMaySendAnyHashAndOrder(t *testing.T) {
 			t.Errorf("serving %v: %q, want %q", serve, got, want)
 		}
 		if all := unverified(t, r); len(all) != len(doubts) {
-			t.Errorf("%d are quarantined, want %d", len(all), len(doubts))
+			t.Errorf("%d are kept apart, want %d", len(all), len(doubts))
 		}
 	}
 	write(t, r, index.Batch{Rows: []index.Row{doubts[0].Row}})
 	if all := unverified(t, r); len(all) != len(doubts)-1 {
-		t.Errorf("%d are quarantined after a good row, want %d", len(all), len(doubts)-1)
+		t.Errorf("%d are kept apart after a good row, want %d", len(all), len(doubts)-1)
 	}
 }
 
