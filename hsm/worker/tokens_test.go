@@ -225,7 +225,7 @@ func TestATokenThatComesBackWithAnotherKeyIsRefused(t *testing.T) {
 		checkSignature(t, tokens, d, signature)
 	}
 	wantLog(t, log, "HSM token refused")
-	if strings.Contains(log.String(), "returned a wrong signature") {
+	if strings.Contains(log.String(), "returned a wrong signature; it was withheld") {
 		t.Error("the new worker was asked to sign, although its key is another one")
 	}
 	if signs := stateOf(tokens, 2); signs != hsm.TokenSigns {

@@ -259,7 +259,7 @@ func TestAddressesAgreeInAnyOfTheirForms(t *testing.T) {
 		}
 	}
 	err := check(with(t, transfer, "base_amount", `"6"`), packet)
-	if want := "base_amount is 6, but the packet's data says 5"; err == nil || err.Error() != want {
+	if want := "base_amount is 6, but the packet's data has 5"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 	if err := check(with(t, transfer, "base_amount", `"`+strings.Repeat("9", 1000)+`"`),

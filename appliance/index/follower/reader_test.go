@@ -252,13 +252,13 @@ func TestAnOlderUpstreamIsReadAsFarAsItGoes(t *testing.T) {
 func TestAnUpstreamWithoutPacketsOrTransfersCannotBeFollowed(t *testing.T) {
 	s := newServer(t, 1, graphql.Options{})
 	for lack, want := range map[string]string{
-		"Query.v2_packets":                "it has no v2_packets",
-		"Query.v2_transfers":              "it has no v2_transfers",
-		"v2_packets_args.p_packet_hash":   "it has no v2_packets(args: {p_packet_hash})",
-		"v2_transfers_args.p_sort_order":  "it has no v2_transfers(args: {p_sort_order})",
-		"v2_packet_type.packet_hash":      "it has no v2_packet_type.packet_hash",
-		"v2_transfer_type.transfer_index": "it has no v2_transfer_type.transfer_index",
-		"v2_transfer_type.sort_order":     "it has no v2_transfer_type.sort_order",
+		"Query.v2_packets":                "it lacks v2_packets",
+		"Query.v2_transfers":              "it lacks v2_transfers",
+		"v2_packets_args.p_packet_hash":   "it lacks v2_packets(args: {p_packet_hash})",
+		"v2_transfers_args.p_sort_order":  "it lacks v2_transfers(args: {p_sort_order})",
+		"v2_packet_type.packet_hash":      "it lacks v2_packet_type.packet_hash",
+		"v2_transfer_type.transfer_index": "it lacks v2_transfer_type.transfer_index",
+		"v2_transfer_type.sort_order":     "it lacks v2_transfer_type.sort_order",
 	} {
 		err := follower.NewReader(altered(t, s, lack)).Discover(t.Context())
 		if appliance.CodeOf(err) != appliance.CodeUpstreamUnavailable || !strings.Contains(err.Error(), want) {
