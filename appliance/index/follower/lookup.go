@@ -25,6 +25,7 @@ type watch struct {
 	ended    bool          // the packet has ended; one more lookup follows
 	gone     int           // consecutive lookups that lacked a row of the index
 	removed  bool          // the upstream no longer has it, and its rows are removed
+	vain     bool          // the last lookup found nothing, so a sweep that finds it listed does not ask at once
 	plain    bool          // lookups omit the upstream's decoded fields, which are computed from the packet's data
 	place    int           // position in the heap
 	size     int           // bytes that it counts for in watches.size
@@ -157,7 +158,7 @@ func (w *watches) note(hash string, packet index.Row, apart []index.RowID, all b
 		e.interval = first
 	}
 	w.want(e, false)
-	e.looked, e.apart, e.ended, e.plain = now, apart, false, isPlain(packet)
+	e.looked, e.apart, e.ended, e.vain, e.plain = now, apart, false, false, isPlain(packet)
 	w.set(e, now.Add(jitter(e.interval)))
 }
 
@@ -370,6 +371,7 @@ func (f *Follower) postpone(due []*watch, answers []answer, in *intake) {
 			f.watched.remove(e)
 			continue
 		}
+		e.vain = gone
 		if e.interval *= 2; !gone {
 			e.interval = f.firstLookup(answers[i].rows[0], now)
 		}

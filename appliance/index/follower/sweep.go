@@ -132,7 +132,7 @@ func (f *Follower) compare(ctx context.Context, p part, a answer) (covered bool,
 			}
 			hash := packetHashOf(row)
 			e := f.watched.by[hash]
-			if (here.IsZero() || otherStatus(row, here)) && (e == nil || len(e.apart) == 0) {
+			if (here.IsZero() || otherStatus(row, here)) && (e == nil || len(e.apart) == 0 && !e.vain) {
 				f.sweep.found++
 				f.watched.call(hash, now)
 			}
