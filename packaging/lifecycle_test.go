@@ -431,7 +431,7 @@ func (l *lifeCycle) purgeAll(t *testing.T) {
 		return l.run(t, "(sleep 2; echo "+answer+
 			"; sleep 1) | DEBIAN_FRONTEND= script --quiet --return --command 'dpkg --purge attestd' /dev/null")
 	}
-	if out := purge("yes"); !strings.Contains(out, "were kept") {
+	if out := purge("yes"); !strings.Contains(out, "journal are kept") {
 		t.Errorf("not kept:\n%s", out)
 	}
 	l.run(t, "ls -d "+data)
