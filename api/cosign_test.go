@@ -34,7 +34,8 @@ func (r *rig) cosign(token, id, body string) answer {
 	return r.do("POST", "/functions/v1/cosign", body, headers...)
 }
 
-// A member signs once for a request of a coordinator, whichever of its API keys asks, and asks nobody else.
+// A member signs a coordinator's request once, even if the coordinator repeats it with another API key. A member never
+// asks other members.
 func TestAMemberSignsOnceForARequest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -43,7 +43,7 @@ func NewQuorum(contract Address, signatures []MemberSignature) *Quorum {
 	return &Quorum{Contract: contract, Signatures: signatures}
 }
 
-// joined returns what the contract takes: 65 bytes per signature; see Signature.Joined.
+// joined returns the signatures for the contract, 65 bytes each; see Signature.Joined.
 func (q *Quorum) joined() string {
 	var b []byte
 	for _, s := range q.Signatures {
@@ -84,7 +84,7 @@ func (r Record) Answer() Attestation {
 	return a
 }
 
-// Signers recovers who signed: one signer, or with Signature.Joined the members of a quorum, in ascending order.
+// Signers recovers the signers: one, or with Signature.Joined the members of a quorum, in ascending order.
 //
 // Errors: a signature is malformed, a signer has two, or the order is wrong. A contract refuses such a signature.
 func (a Attestation) Signers() (all []Address, err error) {
@@ -102,7 +102,7 @@ func (a Attestation) Signers() (all []Address, err error) {
 	return all, nil
 }
 
-// VerifyQuorum checks that at least threshold of the members signed, and nobody else.
+// VerifyQuorum returns an error unless at least threshold members signed and every signer is a member.
 func (a Attestation) VerifyQuorum(members []Address, threshold int) error {
 	signers, err := a.Signers()
 	if err != nil {
@@ -128,7 +128,7 @@ type CosignRequest struct {
 
 // cosignID identifies the request of a call. It depends only on the call, so that a coordinator that was killed asks
 // the members again under the same id, and gets the signatures that they have recorded. A call without an idempotency
-// key is never repeated, so its id is that of its attestation.
+// key is never repeated, so its id is the id of its attestation.
 func cosignID(call Call, attestation uuid.UUID, hash Digest) string {
 	if call.IdempotencyKey == "" {
 		return attestation.String()

@@ -98,7 +98,7 @@ func memberClient(m config.QuorumMember) (*http.Client, error) {
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
 	}
-	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // a member redirects nobody
+	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // a redirect could leak the API key
 	return &http.Client{Transport: transport, CheckRedirect: refuse}, nil
 }
 

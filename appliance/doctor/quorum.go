@@ -10,7 +10,7 @@ import (
 
 const memberRemedy = "docs/quorum.md, A member that does not sign: attestd quorum status shows it again"
 
-// checkQuorum asks the other members of the quorum, over the daemon, for what they would sign with.
+// checkQuorum asks the daemon for the state of the other members of the quorum.
 func checkQuorum(ctx context.Context, p *subject) []Finding {
 	if !p.config.HasQuorum() || !p.running() { // checkDaemon reports a daemon that does not run
 		return nil

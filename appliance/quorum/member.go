@@ -26,7 +26,7 @@ const (
 	maxAnswer  = 64 << 10 // bytes
 )
 
-// member is another appliance, with what is known of it.
+// member is another appliance with its counters.
 type member struct {
 	Member
 	quorum *Quorum

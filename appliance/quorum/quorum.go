@@ -21,7 +21,7 @@
 //	after the append, before it       their records       finds the record, and asks no member
 //	answered
 //
-// A member that is killed between its signature and its append has answered nobody, and signs again. A repeat without
+// A member that is killed between its signature and its append has not answered, and signs again. A repeat without
 // an Idempotency-Key is another request. A repeat at another member is another request, too: API keys and journals are
 // each member's own.
 package quorum
@@ -96,7 +96,7 @@ func (q *Quorum) Close() {
 	q.busy.Wait()
 }
 
-// answer is a member's signature, or why there is none.
+// answer is a member's signature or its failure.
 type answer struct {
 	from    *member
 	signed  appliance.Attestation
@@ -269,7 +269,7 @@ func (c Cosign) Request() appliance.Request {
 	return appliance.Request{UnspendableAddress: *c.UnspendableAddress, Beneficiary: *c.Beneficiary}
 }
 
-// State is the answer of GET /functions/v1/cosign: what the member would sign with for this API key.
+// State is the answer of GET /functions/v1/cosign: the member's signer for this API key, its scheme and its version.
 type State struct {
 	SignerAddress appliance.Address    `json:"signerAddress"`
 	Scheme        appliance.SchemeName `json:"scheme"`

@@ -21,16 +21,16 @@ import (
 
 const (
 	storeEvery   = 10_000          // entries between two writes of the file: a restart counts at most these again
-	storedPerKey = 16              // counts of an API key that are stored: those of its newest entries
+	storedPerKey = 16              // stored counts of an API key, for its newest entries
 	closeTimeout = 2 * time.Second // for the head, when the store is closed
 )
 
-// File is where counts survive a restart. Its MAC and the root of the tree whose entries are counted protect it: a file
-// that was changed, or is of another journal, is ignored, and the entries are counted again.
+// File stores counts so that they survive a restart. It has a MAC, and the root of the tree with the counted entries. If
+// the file was changed or belongs to another journal, it is ignored and the entries are counted again.
 type File struct {
 	Path   string
 	Log    string // appliance.LogName of the log
-	Secret []byte // of the MAC, such as that of appliance.StoreSecret
+	Secret []byte // of the MAC, such as the result of appliance.StoreSecret
 	// Head returns the journal's tree, and the index below which the entries of that tree are.
 	Head func(ctx context.Context) (tree tlog.Tree, below int64, err error)
 }
@@ -177,7 +177,7 @@ func (c *Counts) store(ctx context.Context) error {
 	return f.write(stored{f.Log, tree.N, tree.Hash[:], all})
 }
 
-// newest returns the counts to store: those of past periods have older entries, and are left out.
+// newest returns the counts to store. It omits the counts of past periods, which have older entries.
 func (c *Counts) newest() (f File, all []storedCount) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -39,8 +39,8 @@ type quorumMember struct {
 	proxy   *httptest.Server
 }
 
-// startQuorum starts three members of which threshold must sign. Their time limits are far above what a busy machine
-// needs, so that only a member that is down or stopped does not sign.
+// startQuorum starts three members of which threshold must sign. Their time limits are far above the needs of a busy
+// machine, so that only a member that is down or stopped does not sign.
 func startQuorum(t *testing.T, threshold int) *quorumRig {
 	t.Helper()
 	q := &quorumRig{T: t, threshold: threshold}
@@ -193,7 +193,7 @@ func (m *quorumMember) attestAs(t *testing.T, n int, idempotencyKey string) (a q
 	return a, json.Unmarshal(text, &a)
 }
 
-// attests asks a member, which must answer with a good attestation by enough of these members, and by nobody else.
+// attests asks a member for an attestation. The answer must be valid, and signed by enough of these members only.
 func (q *quorumRig) attests(n int, from *quorumMember, by ...*quorumMember) quorumAnswer {
 	q.Helper()
 	a, err := from.attestAs(q.T, n, "")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A user who may not use the daemon's socket or its files learns that, and no fault that does not exist.
+// A user without access to the daemon's socket and files gets an error about the missing permission, not about a fault.
 func TestAnUnprivilegedUserIsReferredToSudo(t *testing.T) {
 	d := asNobody(t)
 	for path, mode := range map[string]os.FileMode{d.dir: 0o755, filepath.Join(d.dir, "attestd.yaml"): 0o644} {
