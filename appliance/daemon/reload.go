@@ -27,7 +27,7 @@ func (r *running) reload(by string) ([]string, error) {
 	defer r.notify(daemon.SdNotifyReady)
 	needRestart, err := r.reloadConfig(by)
 	if err != nil {
-		r.logger.Error("reload: the new configuration is invalid; the old one stays in effect", "error", err.Error())
+		r.logger.Error("the reload failed; the old configuration stays in effect", "error", err.Error())
 		return nil, err
 	}
 	r.logger.Info("reload: the configuration is loaded", "need_restart", needRestart)
