@@ -30,7 +30,7 @@ type RawSession struct {
 
 // RawSession takes a session from the pool. It waits until one is free or ctx ends. Release returns the session.
 func (s *Signer) RawSession(ctx context.Context) (*RawSession, error) {
-	one, err := s.take(ctx)
+	one, err := s.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -17,10 +17,9 @@ const (
 
 // session belongs to the goroutine that took it from the pool. Its first use opens it.
 type session struct {
-	handle     pkcs11.SessionHandle
-	slot       uint
-	open       bool
-	generation uint64 // generation of handles in which it was last known to be open
+	handle pkcs11.SessionHandle
+	slot   uint
+	open   bool
 }
 
 // openPool opens all sessions. Sessions that the token refuses to open are retired and retried later.
@@ -91,7 +90,7 @@ func (s *Signer) Resize(ctx context.Context, n int) (int, error) {
 		s.release(one)
 	}
 	for s.sessions() > max(n, 1) {
-		one, err := s.take(ctx)
+		one, err := s.acquire(ctx)
 		if err != nil {
 			return s.sessions(), err
 		}
@@ -103,33 +102,17 @@ func (s *Signer) Resize(ctx context.Context, n int) (int, error) {
 	return s.sessions(), nil
 }
 
-// take takes a session from the pool. It waits until one is free, ctx ends, or the Signer is closed.
-func (s *Signer) take(ctx context.Context) (*session, error) {
+// acquire takes a session from the pool. It waits until one is free, ctx ends, or the Signer is closed.
+func (s *Signer) acquire(ctx context.Context) (*session, error) {
 	if s.closing.Err() != nil {
 		return nil, Unavailable(ErrClosed, 0)
-	}
-	return s.obtain(ctx, s.closing.Done())
-}
-
-// obtain takes a session from the pool or revokes a lease. It waits until a session is free, ctx ends, or closing is
-// closed.
-func (s *Signer) obtain(ctx context.Context, closing <-chan struct{}) (*session, error) {
-	select {
-	case one := <-s.idle:
-		return one, nil
-	default:
-	}
-	s.waiting.Add(1)
-	defer s.waiting.Add(-1)
-	if one := s.recall(); one != nil {
-		return one, nil
 	}
 	select {
 	case one := <-s.idle:
 		return one, nil
 	case <-ctx.Done():
 		return nil, TimedOut("a free session", ctx.Err())
-	case <-closing:
+	case <-s.closing.Done():
 		return nil, Unavailable(ErrClosed, 0)
 	}
 }
@@ -141,11 +124,12 @@ func (s *Signer) drain(ctx context.Context) ([]*session, error) {
 	defer cancel()
 	var all []*session
 	for len(all) < s.sessions() { // retired sessions are not open
-		one, err := s.obtain(ctx, nil)
-		if err != nil {
+		select {
+		case one := <-s.idle:
+			all = append(all, one)
+		case <-ctx.Done():
 			return nil, fmt.Errorf("%d of %d sessions are still inside a call", s.sessions()-len(all), s.size.Load())
 		}
-		all = append(all, one)
 	}
 	return all, nil
 }
@@ -158,7 +142,7 @@ func (s *Signer) release(sessions ...*session) {
 
 // use calls f with a session from the pool.
 func use[T any](ctx context.Context, s *Signer, f func(*session) (T, error)) (T, error) {
-	one, err := s.take(ctx)
+	one, err := s.acquire(ctx)
 	if err != nil {
 		var none T
 		return none, err
@@ -271,7 +255,7 @@ func (s *Signer) openSession(one *session, slot uint) error {
 	if err != nil {
 		return failed("C_OpenSession", err)
 	}
-	*one = session{handle: h, slot: slot, open: true, generation: s.currentGeneration()}
+	*one = session{handle: h, slot: slot, open: true}
 	return nil
 }
 

@@ -84,24 +84,15 @@ const mostTries = 12
 // persist repeats call until it succeeds, ctx ends, or no step can repair the fault. Between two tries it takes the
 // step for the fault, and a more expensive one each time the call fails again.
 func (s *Signer) persist(ctx context.Context, call func(context.Context) error) error {
-	return s.persistAfter(ctx, nil, 0, call)
-}
-
-// persistAfter is persist after a first failed call. generation is the generation of handles that the failed call used.
-// A nil failure means that no call was made yet.
-func (s *Signer) persistAfter(ctx context.Context, failure error, generation uint64,
-	call func(context.Context) error) error {
 	taken := stepNone
 	for try := 1; ; {
-		err := failure
-		if failure = nil; err == nil {
-			if err := s.healthy(ctx); err != nil {
-				return err
-			}
-			generation = s.currentGeneration()
-			if err = call(ctx); err == nil {
-				return nil
-			}
+		if err := s.healthy(ctx); err != nil {
+			return err
+		}
+		generation := s.currentGeneration()
+		err := call(ctx)
+		if err == nil {
+			return nil
 		}
 		if _, final := errors.AsType[*appliance.Error](err); final {
 			return err // ctx ended, or the Signer is closed
@@ -276,7 +267,7 @@ func (s *Signer) reconnect(next step) error {
 	limit, cancel := context.WithTimeout(s.closing, s.options.limits.drain)
 	defer cancel()
 	for {
-		one, err := s.take(limit)
+		one, err := s.acquire(limit)
 		if err != nil {
 			return err
 		}
@@ -303,7 +294,6 @@ func (s *Signer) connect(one *session, reason step) (t token, err error) {
 	s.handles = handles{t.slot, k.handle}
 	s.snapshot = snapshot
 	s.mu.Unlock()
-	s.recallAll()
 	return t, nil
 }
 

@@ -76,13 +76,11 @@ type Signer struct {
 	options   Options
 	path      string
 	module    module
-	direct    direct
 	publicKey []byte
 	address   appliance.Address
 	idle      chan *session // the pool; its capacity is the largest size of the pool
 	size      atomic.Int32  // of the pool
 	retired   atomic.Int32  // sessions of the pool that the token refuses to open at present
-	waiting   atomic.Int32  // callers that wait for a session
 
 	closing context.Context // cancelled by Close
 	close   context.CancelFunc
@@ -97,7 +95,6 @@ type Signer struct {
 
 	mu         sync.Mutex // guards the fields below
 	handles    handles
-	loans      []*Loan  // active leases
 	generation uint64   // of handles: the number of repairs that replaced them
 	attempt    *attempt // the running repair, or nil
 	refusal    error    // why no further repair is tried (ErrPIN, ErrLost, ErrClosed), or nil
@@ -128,7 +125,7 @@ func open(options Options) (*Signer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Signer{options: options, path: path, module: m, direct: directOf(m, path)}
+	s := &Signer{options: options, path: path, module: m}
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.closed = sync.OnceValue(s.shutDown)
 	if err := s.openPool(); err != nil {

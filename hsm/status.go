@@ -139,7 +139,7 @@ func (s *Signer) Usage() Usage {
 	return Usage{
 		Ready: s.fault() == nil, Signatures: s.signatures.Load(), WrongSignatures: s.wrong.Load(),
 		Repairs: s.repaired.Load(),
-		InUse:   max(0, s.sessions()-s.unused()), Sessions: s.sessions(), MostSessions: cap(s.idle),
+		InUse:   max(0, s.sessions()-len(s.idle)), Sessions: s.sessions(), MostSessions: cap(s.idle),
 		AtOnce: 2 * s.sessions(),
 	}
 }

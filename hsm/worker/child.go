@@ -12,7 +12,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -31,8 +30,6 @@ const argument = "hsm-worker"
 const (
 	socketDescriptor = 3
 	pinDescriptor    = 4
-	ringDescriptor   = 5
-	eventDescriptor  = 6
 )
 
 // settings are the worker's instructions for opening a key.
@@ -68,16 +65,18 @@ func Main() {
 type child struct {
 	wire   wire
 	pin    *os.File // answers to kindWantPIN
-	ring   *ringWords
 	signer *hsm.Signer
 	tuner  *tuner
 
-	messages bool // the key signs messages, which arrive by the socket, and the ring is not used
+	done calls // since the tuner's current measurement began
 
-	counting sync.Mutex
-	shared   loopWords
+	working, wanted atomic.Int32 // goroutines that serve requests; wanted is how many there should be
+}
 
-	working, wanted atomic.Int32 // working goroutines take requests from the ring; wanted is how many there should be
+// calls counts completed calls into the module, and the time that they took.
+type calls struct {
+	number atomic.Int64
+	busy   atomic.Int64 // nanoseconds
 }
 
 func serve() error {
@@ -95,10 +94,6 @@ func serve() error {
 	c := &child{
 		wire: wire{descriptor(socketDescriptor)}, pin: os.NewFile(pinDescriptor, "pin"),
 	}
-	var err error
-	if c.ring, err = mapRing(ringDescriptor); err != nil {
-		return err
-	}
 	buffer := make([]byte, headerSize+mostPayload)
 	first, err := c.wire.receive(buffer)
 	if err != nil {
@@ -107,21 +102,22 @@ func serve() error {
 	if !c.open(first) {
 		return nil // open has reported the error to the daemon
 	}
-	if err := c.serveOthers(buffer); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+	if err := c.dispatch(buffer); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
 		return err
 	}
 	return nil
 }
 
-// serveOthers serves the daemon's requests other than signatures, until the daemon ends.
-func (c *child) serveOthers(buffer []byte) error {
+// dispatch serves each request that it receives in a goroutine of its own, until the daemon ends. Requests thus arrive
+// while all goroutines of work are inside calls.
+func (c *child) dispatch(buffer []byte) error {
 	for {
 		f, err := c.wire.receive(buffer)
 		if err != nil {
 			return err
 		}
 		f.payload = bytes.Clone(f.payload)
-		go c.handle(f, func() ([]byte, error) { return c.do(f) })
+		go c.serve(f)
 	}
 }
 
@@ -148,9 +144,7 @@ func (c *child) open(f frame) bool {
 		_ = c.wire.send(frame{kind: kindFailed, id: f.id, payload: encodeError(err)})
 		return false
 	}
-	if !c.messages {
-		c.staff(c.signer.Usage().Sessions)
-	}
+	c.staff(c.signer.Usage().Sessions)
 	c.answer(f.id, answer)
 	return true
 }
@@ -166,8 +160,8 @@ func (c *child) opened(f frame) ([]byte, error) {
 		return nil, err
 	}
 	c.signer = signer
-	if c.messages = told.Algorithm == hsm.Ed25519; told.Sessions == 0 && !c.messages {
-		c.tuner = newTuner(&c.shared, c.resize, log, signer.Usage())
+	if told.Sessions == 0 && told.Algorithm != hsm.Ed25519 {
+		c.tuner = newTuner(&c.done, c.resize, log, signer.Usage())
 	}
 	status, err := signer.Status(context.Background())
 	if err != nil {
@@ -246,7 +240,7 @@ func (c *child) askPIN() (pin *hsm.PIN, outcome func(error), err error) {
 	}, nil
 }
 
-// staff runs n goroutines that take requests. A call that waits for the HSM occupies one of Go's processors. With one
+// staff runs n goroutines that serve requests. A call that waits for the HSM occupies one of Go's processors. With one
 // processor for each session, no call waits for another.
 func (c *child) staff(n int) {
 	if procs := max(runtime.NumCPU(), n+2); procs != runtime.GOMAXPROCS(0) {
@@ -270,7 +264,6 @@ func (c *child) resize(n int) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), resizeLimit)
 	defer cancel()
 	got, err := c.signer.Resize(ctx, n)
-	c.count()
 	c.staff(got)
 	return got, err
 }
@@ -278,39 +271,29 @@ func (c *child) resize(n int) (int, error) {
 // resizeLimit bounds the wait for a session that is inside a call.
 const resizeLimit = 5 * time.Second
 
-// work takes requests and answers them, one after the other, in one goroutine. Handing a request to another goroutine
-// would take longer than a signature of some modules.
+// work receives signature requests and serves them, one after the other, in one goroutine. Handing a request to another
+// goroutine would take longer than a signature of some modules.
 func (c *child) work() {
+	buffer := make([]byte, headerSize+mostPayload)
 	for !c.spare() {
-		c.serveSome()
-		c.tuner.look()
+		f, err := c.wire.receive(buffer)
+		if err != nil {
+			return // dispatch gets the error, too, and ends the process
+		}
+		if f.kind != kindSign {
+			f.payload = bytes.Clone(f.payload)
+			go c.serve(f)
+			continue
+		}
+		c.serve(f)
+		c.tuner.update()
 	}
 }
 
-// serveSome makes signatures in C with a leased session, or serves one request in Go. The latter happens after a failed
-// signature, or if no session can be leased.
-func (c *child) serveSome() {
-	c.count()
-	loan := c.signer.Lend()
-	r, failed, asked := c.loop(loan)
-	f := frame{kind: kindSign, id: r.id, payload: r.digest[:]}
-	switch {
-	case failed:
-		c.handle(f, func() ([]byte, error) {
-			rs, err := c.signer.GoOn(context.Background(), loan, r.digest)
-			return rs[:], err
-		})
-	case asked:
-		c.handle(f, func() ([]byte, error) { return c.do(f) })
-	default:
-		c.signer.Return(loan)
-	}
-}
-
-// handle carries out a frame and answers it.
-func (c *child) handle(f frame, do func() ([]byte, error)) {
+// serve carries out a request and answers it.
+func (c *child) serve(f frame) {
 	began := time.Now()
-	answer, err := do()
+	answer, err := c.do(f)
 	switch {
 	case err == nil:
 		c.answer(f.id, answer)
@@ -323,8 +306,8 @@ func (c *child) handle(f frame, do func() ([]byte, error)) {
 	if f.kind == kindClose {
 		os.Exit(0)
 	}
-	c.shared.calls.Add(1)
-	c.shared.busy.Add(int64(time.Since(began)))
+	c.done.number.Add(1)
+	c.done.busy.Add(int64(time.Since(began)))
 }
 
 // causeOf returns the cause for the operator. The daemon chooses the error for the client.
@@ -369,16 +352,7 @@ func (c *child) answer(id uint32, payload []byte) {
 
 // send adds the counts that the daemon needs in every frame. If the socket fails, reading it fails, too.
 func (c *child) send(f frame) {
-	c.count()
-	f.sessions, f.repairs = uint16(c.shared.sessions.Load()), c.shared.repairs.Load()
-	_ = c.wire.send(f)
-}
-
-// count updates the counts that are part of every answer.
-func (c *child) count() {
-	c.counting.Lock() // so that an older usage cannot overwrite a newer one
-	defer c.counting.Unlock()
 	usage := c.signer.Usage()
-	c.shared.sessions.Store(uint32(usage.Sessions))
-	c.shared.repairs.Store(uint32(usage.Repairs))
+	f.sessions, f.repairs = uint16(usage.Sessions), uint32(usage.Repairs)
+	_ = c.wire.send(f)
 }

@@ -17,7 +17,7 @@ func TestAFastHSMHasMoreRequestsOnHand(t *testing.T) {
 		{"slower than what is on hand", 5 * time.Millisecond, 0, 0},
 		{"a network HSM with 64 sessions", 80 * time.Microsecond, 45, 50},
 		{"a fast one", 20 * time.Microsecond, 190, 200},
-		{"as fast as can be", 0, slots, slots},
+		{"as fast as can be", 0, mostPending, mostPending},
 	} {
 		p := &process{sessions: 4}
 		if n := p.most(); n != 8 {
@@ -28,7 +28,7 @@ func TestAFastHSMHasMoreRequestsOnHand(t *testing.T) {
 			now = now.Add(c.every)
 			p.pace.tick(now)
 		}
-		if n := p.most(); n < min(8+c.least, slots) || n > min(8+c.most, slots) {
+		if n := p.most(); n < min(8+c.least, mostPending) || n > min(8+c.most, mostPending) {
 			t.Errorf("%s: %d requests, want 8 and %d to %d", c.name, n, c.least, c.most)
 		}
 	}

@@ -24,7 +24,6 @@ type process struct {
 	signer *Signer
 	cmd    *exec.Cmd
 	wire   wire
-	ring   *ring
 	pin    *os.File      // the pipe for the PIN
 	exited chan struct{} // closed once the process has ended
 	heard  chan struct{} // closed once all its output is logged
@@ -71,12 +70,8 @@ func (s *Signer) start() (p *process, err error) {
 	if err != nil {
 		return nil, err
 	}
+	// theirs is in the order of the descriptor constants, from socketDescriptor on
 	ours, theirs = append(ours, pinWrite), append(theirs, pinRead)
-	ring, files, err := newRing()
-	if err != nil {
-		return nil, err
-	}
-	theirs = append(theirs, files...) // in the order of the descriptor constants, from socketDescriptor on
 	said, says, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -84,7 +79,7 @@ func (s *Signer) start() (p *process, err error) {
 	defer says.Close()
 	ours = append(ours, said)
 	p = &process{
-		signer: s, wire: wire{socket}, ring: ring, pin: pinWrite, exited: make(chan struct{}),
+		signer: s, wire: wire{socket}, pin: pinWrite, exited: make(chan struct{}),
 		heard: make(chan struct{}), began: time.Now(),
 		pending: make(map[uint32]*request),
 	}
@@ -97,15 +92,9 @@ func (s *Signer) start() (p *process, err error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
-	if err := ring.hear(files[1]); err != nil {
-		_ = p.cmd.Process.Kill() // fails only if the process has ended
-		_ = p.cmd.Wait()
-		return nil, err
-	}
 	go p.listen(said)
 	go p.reap()
 	go p.read()
-	go p.hear()
 	return p, nil
 }
 
@@ -146,7 +135,6 @@ func (p *process) kill() {
 	p.killed.Do(func() {
 		_ = p.cmd.Process.Kill() // fails only if the process has ended
 		p.wire.socket.Close()    // ends read
-		p.ring.event.Close()     // ends hear
 		p.signer.undead.Add(1)
 		go func() {
 			<-p.exited
@@ -213,23 +201,6 @@ func (p *process) read() {
 		}
 		if err != nil {
 			p.lost.Do(func() { p.signer.lost(p, err) })
-			return
-		}
-	}
-}
-
-// hear handles the worker's signatures from the ring, until the ring is closed.
-func (p *process) hear() {
-	for {
-		f, there := p.ring.next()
-		if there {
-			if err := p.take(f); err != nil {
-				p.lost.Do(func() { p.signer.lost(p, err) })
-				return
-			}
-			continue
-		}
-		if p.ring.wait() != nil {
 			return
 		}
 	}

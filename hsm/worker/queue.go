@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -55,29 +54,22 @@ func (s *Signer) hopeless() error {
 	return nil
 }
 
-// dispatch sends waiting requests, as many as the worker can take. The caller holds mu. dispatch releases it before the
-// system calls that send and wake.
+// dispatch sends waiting requests, as many as the worker can take. The caller holds mu. dispatch releases it before it
+// sends.
 func (s *Signer) dispatch() {
 	p := s.current
 	if p == nil || p.dead != nil {
 		s.mu.Unlock()
 		return
 	}
-	var others []frame
-	signatures := 0
+	var frames []frame
 	for s.waiting.Len() > 0 && len(p.pending) < p.most() {
 		r := s.waiting.Remove(s.waiting.Front()).(*request)
 		r.place = nil
-		if f := p.assign(r); f.kind == kindSign {
-			p.ring.ask(f.id, appliance.Digest(f.payload))
-			signatures++
-		} else {
-			others = append(others, f)
-		}
+		frames = append(frames, p.assign(r))
 	}
 	s.mu.Unlock()
-	p.ring.wake(signatures)
-	for _, f := range others {
+	for _, f := range frames {
 		_ = p.wire.send(f) // reading reports the error, and the request goes to the next worker
 	}
 }
@@ -85,7 +77,10 @@ func (s *Signer) dispatch() {
 // most returns how many requests the worker may have at once. It is one per session inside a call, one more per session
 // to continue with at once, and further ones that keep a fast HSM busy until this process, which may wait for a CPU,
 // sends more. The caller holds mu.
-func (p *process) most() int { return min(2*max(1, p.sessions)+p.pace.within(onHand), slots) }
+func (p *process) most() int { return min(2*max(1, p.sessions)+p.pace.within(onHand), mostPending) }
+
+// mostPending bounds the unanswered requests of a worker. The socket's buffers hold more frames.
+const mostPending = 256
 
 // onHand is how much work is queued in a worker beyond two requests per session. It bounds how long one API key's
 // requests can delay another's, in addition to the fair queue.

@@ -33,14 +33,14 @@ type tuner struct {
 	began  time.Time // origin of the times below
 
 	// Of the current round.
-	done  *loopWords   // calls, and the time that sessions were busy with them
+	done  *calls
 	since atomic.Int64 // nanoseconds
 	size  atomic.Int64 // sessions; 0 between rounds
 
 	climb climb // owned by the goroutine that has set size to 0
 }
 
-func newTuner(done *loopWords, resize func(int) (int, error), log *slog.Logger, u hsm.Usage) *tuner {
+func newTuner(done *calls, resize func(int) (int, error), log *slog.Logger, u hsm.Usage) *tuner {
 	t := &tuner{done: done, resize: resize, log: log, began: time.Now(),
 		climb: climb{size: u.Sessions, most: u.MostSessions, rest: leastRest}}
 	t.begin()
@@ -48,19 +48,19 @@ func newTuner(done *loopWords, resize func(int) (int, error), log *slog.Logger, 
 }
 
 func (t *tuner) begin() {
-	t.done.calls.Store(0)
+	t.done.number.Store(0)
 	t.done.busy.Store(0)
 	t.since.Store(int64(time.Since(t.began)))
 	t.size.Store(int64(t.climb.size))
 }
 
-// look is called after every few requests. If it ends a round, it changes the sessions in the background, because
+// update is called after each signature. If it ends a round, it changes the sessions in the background, because
 // opening a session can take long.
-func (t *tuner) look() {
+func (t *tuner) update() {
 	if t == nil {
 		return
 	}
-	calls, size := t.done.calls.Load(), t.size.Load()
+	calls, size := t.done.number.Load(), t.size.Load()
 	busy := time.Duration(t.done.busy.Load())
 	if size == 0 || calls < tuneCalls*size {
 		return
