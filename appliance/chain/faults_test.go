@@ -255,6 +255,9 @@ func TestAnRPCThatIsAwayHidesNothing(t *testing.T) {
 	node.Redeem(t, key.attest(t), 1)
 	r.start()
 	r.eventually("what the other tells is disputed, after some patience", func() bool { return r.status().Disputed == 1 })
+	if len(r.logged("level=ERROR", "some of the RPCs report a redemption that the journal does not have")) != 1 {
+		t.Error("the dispute is no ERROR")
+	}
 	if r.halted() {
 		t.Error("one RPC of two halts attesting")
 	}

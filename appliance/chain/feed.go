@@ -60,8 +60,7 @@ const (
 
 // run reads until ctx ends. It retries errors with exponential backoff.
 func (f *feed) run(ctx context.Context) error {
-	retry := backoff.NewExponentialBackOff()
-	retry.InitialInterval, retry.MaxInterval = min(leastWait, f.c.w.o.PollInterval), mostWait
+	retry := f.newRetry()
 	for ctx.Err() == nil {
 		more, err := f.step(ctx)
 		if ctx.Err() == nil {
@@ -70,6 +69,12 @@ func (f *feed) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func (f *feed) newRetry() backoff.BackOff {
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = min(leastWait, f.c.w.o.PollInterval), mostWait
+	return retry
 }
 
 // pause returns how long to wait after a step.

@@ -128,7 +128,7 @@ func TestOneRPCOfThreeDoesNotHaltAttesting(t *testing.T) {
 func TestMadeUpRedemptionsAreCheap(t *testing.T) {
 	t.Parallel()
 	const blocks, each = 47, 100
-	node, _ := attesting(t)
+	node, key := attesting(t)
 	node.Mine(blocks)
 	liar := chaintest.NewProxy(t, node.URL)
 	liar.Answer(inventing(1, blocks, each))
@@ -150,11 +150,17 @@ func TestMadeUpRedemptionsAreCheap(t *testing.T) {
 	if n, most := r.recorded(chain.EventDisagreement), 12*minutes; n > most {
 		t.Errorf("%d events, want %d at most", n, most)
 	}
-	if n := asked.Load(); n > 10*blocks*each {
-		t.Errorf("the journal was asked %d times", n)
+	before := asked.Load()
+	if before > 10*blocks*each {
+		t.Errorf("the journal was asked %d times", before)
 	}
 	if r.halted() {
 		t.Error("attesting is halted")
+	}
+	node.Redeem(t, key.attest(t), 1)
+	r.eventually("another redemption is judged", r.halted)
+	if n := asked.Load() - before; n > each {
+		t.Errorf("the journal was asked %d times for one more redemption", n)
 	}
 }
 

@@ -4,15 +4,12 @@ import (
 	"errors"
 	"testing"
 	"time"
-
-	"github.com/cenkalti/backoff/v5"
 )
 
 func TestAnRPCThatFailsIsAskedAgainSeldomer(t *testing.T) {
 	t.Parallel()
 	f := &feed{c: &watched{w: &Watchtower{o: Options{PollInterval: time.Second}}}}
-	retry := backoff.NewExponentialBackOff()
-	retry.InitialInterval, retry.MaxInterval = leastWait, mostWait
+	retry := f.newRetry()
 	failed := errors.New("no answer")
 	first, last, longest := f.pause(false, failed, retry), time.Duration(0), time.Duration(0)
 	for range 100 {
