@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -163,6 +164,48 @@ func TestWitnessesThatHangHoldUpNothing(t *testing.T) {
 	}
 	close(release)
 	<-gathered
+}
+
+func TestAWitnessThatHangsDelaysNoFirstCheckpoint(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	w := r.fake("w1")
+	asked, release := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(asked) })
+	w.set(func(http.ResponseWriter, string) bool { once(); <-release; return false })
+	g := r.open(w.line() + "quorum w1\n")
+	r.append(3)
+	gathered := make(chan struct{})
+	go func() { defer close(gathered); _ = g.Gather(t.Context()) }()
+	<-asked
+	signed, err := g.Published(t.Context())
+	if err != nil || !strings.HasPrefix(string(signed), r.key.Verifier.Name()+"\n3\n") {
+		t.Errorf("published: %v\n%s", err, signed)
+	}
+	select {
+	case <-gathered:
+		t.Error("the checkpoint was published after the witness's time was over")
+	default:
+	}
+	close(release)
+	<-gathered
+}
+
+// Each witness answers only when both have been asked.
+func TestAllWitnessesAreAskedAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	one, other := r.fake("w1"), r.fake("w2")
+	var both sync.WaitGroup
+	both.Add(2)
+	for _, w := range []*fake{one, other} {
+		once := sync.OnceFunc(both.Done)
+		w.set(func(http.ResponseWriter, string) bool { once(); both.Wait(); return false })
+	}
+	g := r.open(one.line() + other.line() + "group all all w1 w2\nquorum all\n")
+	r.append(3)
+	r.gather(g)
+	r.witnessed(g, 3)
 }
 
 // A witness that the quorum does not need is asked, too, and its cosignature is published.
