@@ -78,6 +78,9 @@ func TestEachAPIKeyOfAFloodIsNamedInTheJournal(t *testing.T) {
 		workers.Go(func() {
 			for i := range cap(made) / 20 {
 				key, _, err := o.client.CreateKey(t.Context(), appliance.KeyRequest{Name: fmt.Sprintf("k%d-%d", w, i)})
+				if err == nil {
+					_, err = o.client.RevokeKey(t.Context(), key.ID)
+				}
 				if err != nil {
 					t.Error(err)
 					return
@@ -88,12 +91,14 @@ func TestEachAPIKeyOfAFloodIsNamedInTheJournal(t *testing.T) {
 	}
 	workers.Wait()
 	close(made)
+	o.must(events.Close(t.Context()))
 	for id := range made {
-		if n := j.named(appliance.EventKeyCreated, "id", id); n != 1 {
-			t.Errorf("%d events name API key %s", n, id)
+		for _, kind := range []appliance.EventKind{appliance.EventKeyCreated, appliance.EventKeyRevoked} {
+			if n := j.named(kind, "id", id); n != 1 {
+				t.Errorf("%d events %s name API key %s", n, kind, id)
+			}
 		}
 	}
-	o.must(events.Close(t.Context()))
 }
 
 // While the journal is unavailable, actions that grant rights are refused. Actions that revoke rights succeed, and

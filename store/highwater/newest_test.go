@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -73,8 +74,14 @@ func TestTheMarkCoversTheWriteAheadLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, g = r.committing(left, time.Hour)
-	if loss := g.Loss(); loss == nil || loss.High.N != 7 || loss.Low.N != 3 {
-		t.Errorf("without the write-ahead log: %v", loss)
+	loss := g.Loss()
+	if loss == nil || loss.High.N != 7 || loss.Low.N != 3 {
+		t.Fatalf("without the write-ahead log: %v", loss)
+	}
+	for _, said := range []string{"the high-water mark has 7 records", "the journal has 3"} {
+		if !strings.Contains(loss.Error(), said) {
+			t.Errorf("the loss does not say that %s: %v", said, loss)
+		}
 	}
 	closeAll(t, g, s)
 	if _, err := os.Stat(filepath.Join(left, newest)); err != nil {
