@@ -19,6 +19,7 @@ func TestTheDaemonsMemoryIsItsOwn(t *testing.T) {
 	d := asNobody(t)
 	metrics := freeAddress(t)
 	d.configure("ATTESTD_METRICS_LISTEN=" + metrics)
+	d.runAfter(t, "ulimit -c $(ulimit -Hc)") // the limit may be 0 already
 	d.start(t)
 	defer d.kill(t)
 	checkMetrics(t, metrics, "process_open_fds ", "process_resident_memory_bytes ") // from /proc, which root owns then
@@ -35,6 +36,16 @@ func TestTheDaemonsMemoryIsItsOwn(t *testing.T) {
 	d.attests(t)
 }
 
+// runAfter makes the daemon start in a shell, after a command.
+func (d *daemonProcess) runAfter(t *testing.T, command string) {
+	t.Helper()
+	script := "#!/bin/sh\n" + command + "\nexec " + d.program + ` "$@"` + "\n"
+	d.program += "-in-a-shell"
+	if err := os.WriteFile(d.program, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A container may forbid locking memory. The appliance signs anyway, and logs a warning.
 func TestAPINThatCannotBeLockedInMemoryIsUsedAllTheSame(t *testing.T) {
 	t.Parallel()
@@ -44,11 +55,7 @@ func TestAPINThatCannotBeLockedInMemoryIsUsedAllTheSame(t *testing.T) {
 	if log := string(d.log()); hsmtest.CanLock(t) && strings.Contains(log, "could not be locked") {
 		t.Errorf("mlock is allowed, but the log says:\n%s", log)
 	}
-	script := "#!/bin/sh\nulimit -l 0\nexec " + d.program + ` "$@"` + "\n"
-	d.program += "-without-locks"
-	if err := os.WriteFile(d.program, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	d.runAfter(t, "ulimit -l 0")
 	d.start(t)
 	defer d.kill(t)
 	d.attests(t)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/witness"
 )
@@ -110,6 +112,10 @@ func TestNotOlderThanBoundsTheWitnessedCheckpoint(t *testing.T) {
 			(err == nil || !strings.Contains(err.Error(), says)) {
 			t.Errorf("not before %v: %v, want %q", notBefore, err, says)
 		}
+	}
+	flag := logVerify{app: new(app), notOlder: "30m"}
+	if _, err := flag.options(new(cobra.Command)); err != nil || flag.witnesses.notBefore.IsZero() {
+		t.Errorf("--not-older-than 30m: %v, not before %v", err, flag.witnesses.notBefore)
 	}
 	none, err := witness.ParsePolicy([]byte("log " + key.VerifierText + "\nquorum none\n"))
 	if err != nil {
