@@ -78,6 +78,16 @@ func (u DatabaseURL) As(user string) (DatabaseURL, error) {
 	return DatabaseURL(scheme + "://" + url.PathEscape(user) + "@" + base), nil
 }
 
+// WithPassfile returns the URL with a passfile (PostgreSQL 15, section 34.16), in place of its own.
+func (u DatabaseURL) WithPassfile(path string) DatabaseURL {
+	base, query, _ := u.split()
+	kept := slices.DeleteFunc(strings.Split(query, "&"), func(p string) bool {
+		return p == "" || strings.HasPrefix(p, "passfile=")
+	})
+	kept = append(kept, "passfile="+strings.ReplaceAll(url.QueryEscape(path), "%2F", "/"))
+	return DatabaseURL(base + "?" + strings.Join(kept, "&"))
+}
+
 // split splits the URL at the question mark before its parameters.
 func (u DatabaseURL) split() (base, query string, hasQuery bool) {
 	base, query, hasQuery = strings.Cut(string(u), "?")

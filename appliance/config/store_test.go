@@ -70,3 +70,14 @@ func TestTheDaemonsURLIsTheOwnersForAnotherUser(t *testing.T) {
 		}
 	}
 }
+
+func TestAURLNamesOnePassfile(t *testing.T) {
+	for url, want := range map[string]config.DatabaseURL{
+		"postgres://a@db/attestd":                                "postgres://a@db/attestd?passfile=/etc/a%26b",
+		"postgres://a@db/attestd?passfile=/root/x&sslrootcert=y": "postgres://a@db/attestd?sslrootcert=y&passfile=/etc/a%26b",
+	} {
+		if got := config.DatabaseURL(url).WithPassfile("/etc/a&b"); got != want {
+			t.Errorf("%s: %s, want %s", url, got, want)
+		}
+	}
+}

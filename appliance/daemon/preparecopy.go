@@ -64,7 +64,7 @@ const preparedFile = "store-copy.prepared"
 
 // preparedCopy is the content of the file.
 type preparedCopy struct {
-	To   string             `json:"to"`
+	To   string             `json:"to"`  // without a password
 	Log  string             `json:"log"` // its verifier key
 	Size int64              `json:"records"`
 	Root appliance.HexBytes `json:"rootHash"`
@@ -92,20 +92,23 @@ func (m preparedMark) read(to string, key appliance.LogKey) (tree tlog.Tree) {
 		return tree
 	}
 	var p preparedCopy
-	if json.Unmarshal(text, &p) != nil || p.To != to || p.Log != key.VerifierText || len(p.Root) != tlog.HashSize {
+	if json.Unmarshal(text, &p) != nil || p.To != withoutPassword(to) || p.Log != key.VerifierText || len(p.Root) != tlog.HashSize {
 		return tree
 	}
 	return tlog.Tree{N: p.Size, Hash: tlog.Hash(p.Root)}
 }
 
 func (m preparedMark) write(c *config.Config, to string, key appliance.LogKey, tree tlog.Tree) error {
-	text, err := json.Marshal(preparedCopy{to, key.VerifierText, tree.N, tree.Hash[:]})
+	text, err := json.Marshal(preparedCopy{withoutPassword(to), key.VerifierText, tree.N, tree.Hash[:]})
 	if err != nil {
 		return err
 	}
 	_, err = asOwner(c, func() (*Store, error) { return nil, files.Write(m.path(), text, 0o600) })
 	return err
 }
+
+// withoutPassword returns the name of a store, which may be the URL of the configuration, without a password.
+func withoutPassword(ref string) string { return string(config.DatabaseURL(ref).WithoutPassword()) }
 
 func (m preparedMark) remove() error {
 	if err := os.Remove(m.path()); !errors.Is(err, os.ErrNotExist) {

@@ -15,7 +15,6 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
-	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/store/postgres"
 )
 
@@ -48,7 +47,7 @@ func databaseFlag(cmd *cobra.Command, flag, url string) error {
 }
 
 func newStoreInit(a *app) *cobra.Command {
-	var url, role, passwordFile string
+	var url, role, passwordFile, passfile string
 	cmd := &cobra.Command{
 		Use:   "init --url URL",
 		Short: "Create the tables in a database, and a role for the daemons",
@@ -56,14 +55,23 @@ func newStoreInit(a *app) *cobra.Command {
 alter them. The URL is the one of the tables' owner, who must be allowed to create roles, unless the role
 exists. Existing tables and roles stay, so you can run the command again.
 
+With --passfile, the command also makes a password for the role, and writes it to a new passfile that only the
+daemon's user can read. Copy the file to each appliance.
+
 The output is the URL for store.url in the configuration of each appliance.`,
 		Example: `  attestd store init --url postgres://postgres@db.example.com/attestd
   attestd store init --url postgres:///attestd?host=/run/postgresql --role attestd
-  attestd store init --url postgres://postgres@db.example.com/attestd --password-file /root/attestd.password`,
+  attestd store init --url postgres://postgres@db.example.com/attestd --passfile /etc/attestd/pgpass`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := databaseFlag(cmd, "--url", url); err != nil {
 				return err
+			}
+			if passfile != "" && passwordFile != "" {
+				return usagef(cmd, "--passfile makes a new password: give it or --password-file, not both")
+			}
+			if passfile != "" {
+				return a.initWithPassfile(cmd.Context(), url, role, passfile)
 			}
 			password := ""
 			if passwordFile != "" {
@@ -76,7 +84,11 @@ The output is the URL for store.url in the configuration of each appliance.`,
 			if err := postgres.Init(cmd.Context(), url, role, password); err != nil {
 				return fmt.Errorf("store init: %w", err)
 			}
-			return a.printInit(url, role, password != "")
+			daemons, err := config.DatabaseURL(url).As(role)
+			if err != nil {
+				return err
+			}
+			return a.printInit(daemons, role, password != "")
 		},
 	}
 	f := cmd.Flags()
@@ -84,23 +96,22 @@ The output is the URL for store.url in the configuration of each appliance.`,
 	f.StringVar(&role, "role", "attestd", "role of the daemons, which is created if missing")
 	f.StringVar(&passwordFile, "password-file", "",
 		"file with a new password for the role; - for standard input (default: no change)")
+	f.StringVar(&passfile, "passfile", "",
+		"write a new password for the role to this new passfile of the daemon's user (default: no change)")
 	return cmd
 }
 
-func (a *app) printInit(url, role string, hasPassword bool) error {
-	daemons, err := config.DatabaseURL(url).As(role)
-	if err != nil {
-		return err
-	}
+// printInit prints the URL for the daemons. lacksPassfile says that the role has a new password, which is in no passfile
+// yet.
+func (a *app) printInit(daemons config.DatabaseURL, role string, lacksPassfile bool) error {
 	return a.print(map[string]string{"url": string(daemons), "role": role}, func(w io.Writer) {
 		a.say("The tables are ready, and the role %s may use them. Add to the configuration of each appliance:", role)
 		fmt.Fprintf(w, "store: { url: %q }\n", daemons)
-		if hasPassword {
+		if lacksPassfile {
 			a.say(
 				"Put the password into a passfile of the daemon's user, with mode 0600, and set its path in the environment file: PGPASSFILE=/etc/attestd/pgpass")
 		}
-		a.say("To move the journal of an existing appliance: attestd store copy --from bolt:/var/lib/attestd --to %s",
-			text.ShellWord(string(daemons)))
+		a.say("To move the journal of an existing appliance: attestd store copy --prepare --from bolt:/var/lib/attestd")
 	})
 }
 
@@ -111,9 +122,10 @@ func newStoreMigrate(a *app) *cobra.Command {
 		Use:   "migrate --url URL",
 		Short: "Migrate the tables to the version of this attestd",
 		Long: `Migrate the tables of a database to the version of this attestd. The command first prints its plan. The URL is
-the one of the tables' owner. Run it with the newer attestd before you upgrade the daemons, then upgrade them
-one by one. Older appliances work with the newer tables, unless a migration excludes their version: then they
-stop at the next transaction, and report the version that they need.`,
+the one of the tables' owner. Upgrade one appliance, and run the command there at once, because a newer attestd
+attests nothing with older tables. Then upgrade the others one by one. Older appliances work with the newer
+tables, unless a migration excludes their version: then they stop at the next transaction, and report the
+version that they need.`,
 		Example: `  attestd store migrate --url postgres://postgres@db.example.com/attestd --dry-run
   attestd store migrate --url postgres://postgres@db.example.com/attestd`,
 		Args: noArgs,
@@ -171,10 +183,12 @@ func newStoreCopy(a *app) *cobra.Command {
 	var from, to string
 	var prepare bool
 	cmd := &cobra.Command{
-		Use:   "copy --from STORE --to STORE",
+		Use:   "copy [--from STORE] [--to STORE]",
 		Short: "Copy API keys and journal from one store into an empty one",
-		Long: `Copy API keys and journal from one store into an empty one, in either direction, as they are: the tree stays the same. A store is
-bolt:DATA_DIR or a database's URL. No appliance may use the source during the copy, because the copy would lack its new attestations.
+		Long: `Copy API keys and journal from one store into an empty one, in either direction, as they are: the tree stays
+the same. A store is bolt:DATA_DIR or a database's URL. If you give only one of --from and --to, the other is the
+store of the configuration. No appliance may use the source during the copy, because the copy would lack its new
+attestations.
 
 With --prepare, the command copies the records that exist while the appliance attests, reads them back, and leaves the
 copy unfinished. It can be interrupted and repeated. Afterwards, stop the appliance and run the command without
@@ -182,28 +196,14 @@ copy unfinished. It can be interrupted and repeated. Afterwards, stop the applia
 
 At the end the copy is compared with the source: each leaf, the root, the number of records, and the API keys. Until
 then no appliance can use it. To continue an interrupted copy, run the same command again.`,
-		Example: `  attestd store copy --prepare --from bolt:/var/lib/attestd --to postgres://attestd@db.example.com/attestd
+		Example: `  attestd store copy --prepare --from bolt:/var/lib/attestd
   systemctl stop attestd
-  attestd store copy --from bolt:/var/lib/attestd --to postgres://attestd@db.example.com/attestd
+  attestd store copy --from bolt:/var/lib/attestd
   attestd store copy --from postgres://attestd@db.example.com/attestd --to bolt:/var/lib/attestd-alone`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if from == "" || to == "" {
-				return usagef(cmd, "--from and --to are required: bolt:DATA_DIR, or the URL of a database")
-			}
-			if from == to {
-				return usagef(cmd, "--from and --to are the same store")
-			}
-			for flag, ref := range map[string]string{"--from": from, "--to": to} {
-				if _, isFile := daemon.BoltDir(ref); !isFile {
-					if !config.IsDatabaseURL(ref) {
-						return usagef(cmd,
-							"%s must be bolt:DATA_DIR, or a URL such as postgres://owner@db.example.com/attestd", flag)
-					}
-					if err := databaseFlag(cmd, flag, ref); err != nil {
-						return err
-					}
-				}
+			if err := a.copyEnds(cmd, &from, &to); err != nil {
+				return err
 			}
 			if prepare {
 				return a.prepareCopy(cmd.Context(), from, to)
@@ -212,10 +212,46 @@ then no appliance can use it. To continue an interrupted copy, run the same comm
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&from, "from", "", "source: bolt:DATA_DIR or a database's URL (required)")
-	f.StringVar(&to, "to", "", "target: bolt:DATA_DIR or a database's URL (required)")
+	f.StringVar(&from, "from", "", "source: bolt:DATA_DIR or a database's URL (default: the configured store)")
+	f.StringVar(&to, "to", "", "target: bolt:DATA_DIR or a database's URL (default: the configured store)")
 	f.BoolVar(&prepare, "prepare", false, "copy the records while the appliance attests, and leave the copy unfinished")
 	return cmd
+}
+
+// copyEnds checks the stores on the command line, and sets a missing one to the configured store.
+func (a *app) copyEnds(cmd *cobra.Command, from, to *string) error {
+	if *from == "" && *to == "" {
+		return usagef(cmd, "--from or --to is required: bolt:DATA_DIR, or the URL of a database")
+	}
+	for flag, ref := range map[string]string{"--from": *from, "--to": *to} {
+		if _, isFile := daemon.BoltDir(ref); isFile || ref == "" {
+			continue
+		}
+		if !config.IsDatabaseURL(ref) {
+			return usagef(cmd, "%s must be bolt:DATA_DIR, or a URL such as postgres://owner@db.example.com/attestd", flag)
+		}
+		if err := databaseFlag(cmd, flag, ref); err != nil {
+			return err
+		}
+	}
+	c, err := a.config(nil)
+	if err != nil {
+		return err
+	}
+	configured := "bolt:" + c.DataDir
+	if c.Store.URL != "" {
+		configured = string(c.Store.URL)
+	}
+	if *from == "" {
+		*from = configured
+	}
+	if *to == "" {
+		*to = configured
+	}
+	if *from == *to {
+		return usagef(cmd, "--from and --to are the same store")
+	}
+	return nil
 }
 
 func (a *app) copyStore(ctx context.Context, from, to string) error {
