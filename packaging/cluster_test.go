@@ -11,7 +11,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"math/big"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -76,11 +75,13 @@ type team struct {
 	*network
 	manual   *manual
 	machines map[string]*operator
+	url      string // of each appliance, on its own machine
 }
 
 func newTeam(t *testing.T) *team {
 	t.Helper()
-	team := &team{network: newNetwork(t), manual: readManual(t, "../docs/cluster.md"), machines: map[string]*operator{}}
+	team := &team{network: newNetwork(t), manual: readManual(t, "../docs/cluster.md"), machines: map[string]*operator{},
+		url: onLoopback}
 	for _, name := range []string{"db1", "db2"} {
 		team.machines[name] = &operator{manual: team.manual, folder: "/root",
 			lifeCycle: &lifeCycle{machine: newTree(t, suite, includedWithDatabase)}}
@@ -156,26 +157,27 @@ func (team *team) types(t *testing.T, at, block string, answers ...string) strin
 }
 
 func (team *team) database(t *testing.T) {
-	crt, key := databaseCertificate(t)
+	team.types(t, "db1", "The database, console 1", "of the owner", "of the owner", "of the standby", "of the standby")
+	authority := newAuthority(t)
+	crt, key := authority.certificate(t, "db1.example.com", "db2.example.com")
 	for _, name := range []string{"db1", "db2"} {
 		m := team.machines[name]
 		m.run(t, "hostname "+name)
 		conf := team.manual.read(t, "The database, ini 1")
 		m.write(t, "/etc/postgresql/15/main/conf.d/attestd.conf",
 			strings.ReplaceAll(conf, "cluster_name = 'db1'", "cluster_name = '"+name+"'"))
+		m.write(t, "/etc/postgresql/15/main/conf.d/synchronous.conf", team.manual.read(t, "The database, ini 2"))
 		m.write(t, "/etc/postgresql/tls.crt", crt)
 		m.write(t, "/etc/postgresql/tls.key", key)
 		m.run(t,
-			"chown postgres /etc/postgresql/tls.* /etc/postgresql/15/main/conf.d/attestd.conf && chmod 600 /etc/postgresql/tls.key")
-		m.types(t, "The database, console 1")
+			"chown postgres /etc/postgresql/tls.* /etc/postgresql/15/main/conf.d/*.conf && chmod 600 /etc/postgresql/tls.key")
+		m.types(t, "The database, console 2")
 	}
-	team.types(t, "db1", "The database, console 2", "of the owner", "of the owner", "of the standby", "of the standby")
 	team.types(t, "db2", "The database, console 3", "of the standby")
-	team.types(t, "db1", "The database, console 4")
-	team.types(t, "db2", "The database, console 4")
-	if out := team.waits(t, "db1"); !strings.Contains(team.types(t, "db1", "The database, console 5"), "quorum") {
+	if out := team.waits(t, "db1"); !strings.Contains(team.types(t, "db1", "The database, console 4"), "quorum") {
 		t.Errorf("commits wait for no standby:\n%s", out)
 	}
+	team.machines["one"].write(t, "/root/database-ca.crt", authority.pem)
 }
 
 // waits returns once the server's commits wait for a standby.
@@ -185,20 +187,41 @@ func (team *team) waits(t *testing.T, at string) string {
 		`for i in $(seq 600); do runuser -u postgres -- psql -Atc "SELECT sync_state FROM pg_stat_replication" | grep quorum && exit; sleep 0.1; done; exit 1`)
 }
 
-// databaseCertificate returns a self-signed certificate for both servers.
-func databaseCertificate(t *testing.T) (crt, key string) {
+// authority issues certificates.
+type authority struct {
+	pem  string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) authority {
+	t.Helper()
+	a := authority{cert: &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "an authority"}, IsCA: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), BasicConstraintsValid: true,
+	}}
+	a.pem, _ = a.issue(t, a.cert)
+	return a
+}
+
+// certificate returns a certificate for a server of these names, and its key.
+func (a authority) certificate(t *testing.T, names ...string) (crt, key string) {
+	t.Helper()
+	return a.issue(t, &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: names[0]},
+		DNSNames: names, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0)})
+}
+
+// issue signs a certificate. The authority's own is signed by itself.
+func (a *authority) issue(t *testing.T, template *x509.Certificate) (crt, key string) {
 	t.Helper()
 	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "databases"},
-		DNSNames:  []string{"db1.example.com", "db2.example.com"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), IsCA: true,
-		BasicConstraintsValid: true,
+	if a.key == nil {
+		a.key = secret
 	}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, secret.Public(), secret)
+	cert, err := x509.CreateCertificate(rand.Reader, template, a.cert, secret.Public(), a.key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,22 +244,18 @@ func (team *team) first(t *testing.T) {
 	one.address = address(t, one.run(t, "cat /root/setup"))
 	one.answer = one.post(t, onLoopback+"/functions/v1/attest")
 	(&operator{lifeCycle: one.lifeCycle}).first(t)
-	crt, err := os.ReadFile(filepath.Join(team.machines["db1"].root, "etc/postgresql/tls.crt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	one.write(t, "/etc/attestd/database-ca.crt", string(crt))
-	one.run(t, "chmod 644 /etc/attestd/database-ca.crt")
+	one.run(t, "install -m 644 /root/database-ca.crt /etc/attestd/database-ca.crt")
 }
 
 func (team *team) fromOne(t *testing.T) {
 	one := team.machines["one"]
-	one.types(t, "From one appliance to three, console 1", "of the owner")
-	one.configures(t, "From one appliance to three, yaml 1")
-	if out := one.types(t, "From one appliance to three, console 2"); !strings.Contains(out,
-		"a commit waits for a standby") {
-		t.Error("cluster status does not say that a commit waits for a standby")
+	out := one.types(t, "From one appliance to three, console 1", "of the owner")
+	store := team.manual.read(t, "From one appliance to three, yaml 1")
+	if !strings.Contains(out, strings.TrimSpace(store)) {
+		t.Errorf("store init does not print %s", store)
 	}
+	one.configures(t, "From one appliance to three, yaml 1")
+	one.types(t, "From one appliance to three, console 2")
 	one.works(t)
 	one.types(t, "From one appliance to three, console 3")
 }
@@ -247,13 +266,13 @@ func (team *team) toThree(t *testing.T) {
 	for _, name := range []string{"two", "three"} {
 		m := team.machines[name]
 		m.carry(t, "/root/carried", deb(dist, version(t)), from("root/member.bundle"), from("root/passphrase"),
-			from("root/token.tar.gz"),
-			from("etc/attestd/database-ca.crt"), from("etc/attestd/pgpass"))
-		m.write(t, "/root/carried/pin", team.pin(t))
+			from("root/member.tar.gz"), from("root/pin"))
 		m.run(t, "hostname "+name)
 		out := m.types(t, "From one appliance to three, console 4", "y")
-		if !strings.Contains(out, one.address) || !strings.Contains(out, name) {
-			t.Errorf("%s does not sign with %s, or is no member", name, one.address)
+		for _, want := range []string{one.address, name, "a commit waits for a standby"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: there is no %q", name, want)
+			}
 		}
 		m.address, m.id = one.address, one.id
 		host(t, "cp", from("etc/attestd/api-key"), filepath.Join(m.root, "etc/attestd/api-key"))
@@ -264,42 +283,47 @@ func (team *team) toThree(t *testing.T) {
 	}
 }
 
-// pin returns the PIN of the token, which setup made and encrypted.
-func (team *team) pin(t *testing.T) string {
-	t.Helper()
-	return team.machines["one"].run(t,
-		"systemd-creds decrypt --name=pin "+credential+" - 2>/dev/null || cat /etc/attestd/pin")
-}
-
-// loadBalancer runs HAProxy on db1, where port 443 is free. The only change is that the appliances use plain HTTP.
+// loadBalancer gives the appliances certificates and port 443, by docs/operations.md, and runs HAProxy on db1.
 func (team *team) loadBalancer(t *testing.T) {
+	authority := newAuthority(t)
+	operations := readManual(t, "../docs/operations.md")
+	for _, name := range []string{"one", "two", "three"} {
+		crt, key := authority.certificate(t, name+".example.com")
+		m := &operator{lifeCycle: team.machines[name].lifeCycle, manual: operations, folder: "/root"}
+		m.write(t, "/root/tls.crt", crt)
+		m.write(t, "/root/tls.key", key)
+		m.types(t, "Port 443 and TLS, console 1")
+		m.configures(t, "Port 443 and TLS, yaml 1")
+		m.types(t, "Port 443 and TLS, console 2")
+	}
+	team.url = on443
 	lb := team.machines["db1"]
-	conf := team.manual.read(t, "HAProxy, haproxy 1")
-	lb.write(t, "/etc/haproxy/haproxy.cfg", conf)
-	lb.run(t,
-		"cat /etc/postgresql/tls.crt /etc/postgresql/tls.key >/etc/haproxy/attestd.pem; cp /etc/postgresql/tls.crt /etc/haproxy/appliances-ca.pem")
+	crt, key := authority.certificate(t, "attestd.example.com")
+	lb.write(t, "/etc/haproxy/attestd.pem", crt+key)
+	lb.write(t, "/etc/haproxy/appliances-ca.pem", authority.pem)
+	lb.write(t, "/etc/haproxy/haproxy.cfg", team.manual.read(t, "HAProxy, haproxy 1"))
 	lb.types(t, "HAProxy, console 1")
 	lb.write(t, "/etc/keepalived/keepalived.conf", team.manual.read(t, "keepalived, keepalived 1"))
 	lb.types(t, "keepalived, console 1")
-	plain := strings.NewReplacer(" ssl verify required ca-file /etc/haproxy/appliances-ca.pem", "", ".example.com:443",
-		".example.com:8080").Replace(conf)
-	lb.write(t, "/etc/haproxy/haproxy.cfg", plain)
-	for _, name := range []string{"one", "two", "three"} {
-		team.machines[name].run(t,
-			"printf 'ATTESTD_SERVER_LISTEN=0.0.0.0:8080\nATTESTD_SERVER_ALLOW_PLAIN_HTTP=true\n' >>/etc/attestd/environment && systemctl restart attestd")
-	}
-	lb.run(t, "systemctl restart haproxy")
 	host(t, "cp", filepath.Join(team.machines["one"].root, "etc/attestd/api-key"), lb.root+"/root/api-key")
-	attest := `curl -sS --insecure --fail-with-body -H 'content-type: application/json' -H "x-api-key: $(cat /root/api-key)" -d '{"unspendableAddress":"` +
-		unspendable + `","beneficiary":"` + beneficiary + `"}' https://127.0.0.1/functions/v1/attest`
+	attest := `curl -sS --cacert /etc/haproxy/appliances-ca.pem --resolve attestd.example.com:443:127.0.0.1 ` +
+		`--fail-with-body -H 'content-type: application/json' -H "x-api-key: $(cat /root/api-key)" ` +
+		`-d '{"unspendableAddress":"` + unspendable + `","beneficiary":"` + beneficiary +
+		`"}' https://attestd.example.com/functions/v1/attest`
 	// Reaches each of the three appliances in turn, twice, after haproxy's health checks.
 	lb.run(t, "for i in $(seq 60); do "+strings.Repeat(attest+" && ", 6)+"exit 0; sleep 1; done; exit 1")
+	out := lb.run(t, "journalctl --no-pager -o cat -u haproxy")
+	for _, name := range []string{"one", "two", "three"} {
+		if !strings.Contains(out, " appliances/"+name+" ") {
+			t.Errorf("haproxy sent no request to %s:\n%s", name, out)
+		}
+	}
 }
 
 func (team *team) lostAppliance(t *testing.T) {
 	team.machines["three"].run(t, "systemctl kill --signal=KILL attestd; systemctl stop attestd")
 	one := team.machines["one"]
-	one.works(t)
+	one.worksAt(t, team.url)
 	one.types(t, "An appliance is lost, console 1")
 	team.types(t, "one", "When something fails, console 1")
 	team.machines["three"].run(t, "systemctl start attestd")
@@ -316,14 +340,14 @@ func (team *team) lostPrimary(t *testing.T) {
 func (team *team) everyoneWorks(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"one", "two", "three"} {
-		team.machines[name].works(t)
+		team.machines[name].worksAt(t, team.url)
 	}
 }
 
 func (team *team) standbyAway(t *testing.T) {
 	team.machines["db1"].run(t, "systemctl stop postgresql@15-main")
 	if out, err := team.machines["one"].try(t,
-		"curl -sS --fail http://127.0.0.1:8080/readyz; sleep 8; curl -sS --fail http://127.0.0.1:8080/readyz"); err != nil {
+		"curl -sS --insecure --fail "+team.url+"/readyz; sleep 8; curl -sS --insecure --fail "+team.url+"/readyz"); err != nil {
 		t.Logf("while the standby is away: %s", out)
 	}
 	team.types(t, "db2", "The standby is away, console 1")
@@ -344,7 +368,7 @@ func (team *team) ofTheDatabase(t *testing.T) {
 	// is ready.
 	team.waits(t, "db2")
 	team.machines["two"].run(t,
-		"for i in $(seq 100); do curl -sS --fail http://127.0.0.1:8080/readyz && exit; sleep 0.2; done; exit 1")
+		"for i in $(seq 100); do curl -sS --insecure --fail "+team.url+"/readyz && exit; sleep 0.2; done; exit 1")
 	team.types(t, "two", "Clocks apart, console 1")
 	team.everyoneWorks(t)
 }
@@ -362,5 +386,5 @@ func (team *team) backToOne(t *testing.T) {
 		team.machines[name].run(t, "systemctl disable --quiet --now attestd")
 	}
 	team.machines["one"].types(t, "Back to one, console 1")
-	team.machines["one"].works(t)
+	team.machines["one"].worksAt(t, team.url)
 }

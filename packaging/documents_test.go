@@ -237,3 +237,28 @@ func TestTheThreatModelNamesTests(t *testing.T) {
 		t.Errorf("only %d rows were found", rows)
 	}
 }
+
+// The operator of one appliance reaches three members with fewer than 30 commands, including the first installation.
+func TestTheWayToThreeMembersIsShort(t *testing.T) {
+	t.Parallel()
+	commands := 0
+	for _, part := range [][2]string{
+		{"../docs/operations.md", "Install"}, {"../docs/cluster.md", "The database"},
+		{"../docs/cluster.md", "From one appliance to three"},
+	} {
+		_, text, found := strings.Cut(readText(t, part[0]), "\n## "+part[1]+"\n")
+		text, _, _ = strings.Cut(text, "\n## ")
+		if part[1] == "Install" { // on Debian; other systems and the first attestation follow
+			_, text, _ = strings.Cut(text, "```console\n")
+			text, _, _ = strings.Cut(text, "```")
+		}
+		n := strings.Count("\n"+text, "\n# ")
+		if !found || n == 0 {
+			t.Errorf("%s has no commands under %q", part[0], part[1])
+		}
+		commands += n
+	}
+	if commands >= 30 {
+		t.Errorf("the way from nothing to three members has %d commands", commands)
+	}
+}
