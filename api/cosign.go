@@ -1,6 +1,8 @@
 package api
 
 import (
+	"time"
+
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/api/wire"
@@ -78,5 +80,35 @@ func (s *Server) cosigner(c *fiber.Ctx) error {
 	}
 	return sendJSON(c, fiber.StatusOK, quorum.State{
 		SignerAddress: address, Scheme: s.attestor.Scheme.Name, Version: s.opts.Version, Origin: s.origin,
+		VerifierKey: s.opts.LogVerifier,
 	})
+}
+
+// proveToMember is GET /functions/v1/cosign/{hash}: the proof that this journal has an attestation of a redeemed hash
+// that was made before ?until=TIME. It is a C2SP tlog-proof with the leaf. The leaf tells the member the addresses and
+// the signatures of an attestation whose hash it knows.
+func (s *Server) proveToMember(c *fiber.Ctx) error {
+	var hash appliance.Digest
+	if err := hash.UnmarshalText([]byte(c.Params("hash"))); err != nil {
+		return appliance.Errorf(appliance.CodeInvalidField, "hash %s", err).In("hash")
+	}
+	until, err := time.Parse(time.RFC3339Nano, c.Query("until"))
+	if err != nil {
+		return appliance.Errorf(appliance.CodeInvalidField, "until must be a time like 2026-01-31T12:00:00Z").In("until")
+	}
+	ctx := s.deadlines.context()
+	q := appliance.JournalQuery{Hash: &hash, Until: until, Limit: 1, AttestationsOnly: true}
+	found, err := s.attestor.Journal.List(ctx, q)
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		return appliance.Errorf(appliance.CodeNotFound, "the journal had no attestation of %s then", hash)
+	}
+	proof, err := s.attestor.Journal.Prove(ctx, found[0].Index)
+	if err != nil {
+		return err
+	}
+	c.Context().Response.Header.SetContentType("text/plain; charset=utf-8")
+	return c.SendString(proof.WithLeaf(found[0].Leaf))
 }

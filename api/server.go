@@ -287,6 +287,7 @@ func (s *Server) ownRoutes() []Route {
 		{Method: fiber.MethodPost, Path: cosignPath, Scope: appliance.ScopeCosign, BodyLimit: s.opts.AttestBodyLimit,
 			Handler: s.cosign},
 		{Method: fiber.MethodGet, Path: cosignPath, Scope: appliance.ScopeCosign, Handler: s.cosigner},
+		{Method: fiber.MethodGet, Path: cosignPath + "/:hash", Scope: appliance.ScopeCosign, Handler: s.proveToMember},
 		{Method: fiber.MethodGet, Path: "/functions/v1/attestor", Origins: anyone, Handler: s.describe},
 		{Method: fiber.MethodGet, Path: landingPath, Origins: anyone, Handler: s.landing},
 		{Method: fiber.MethodGet, Path: "/favicon.svg", Handler: s.favicon},

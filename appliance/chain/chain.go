@@ -78,10 +78,20 @@ type Verdict string
 
 // The verdicts. An empty verdict means that it is too early.
 const (
-	Known    Verdict = "known"    // the journal had its hash at that time
-	Unknown  Verdict = "unknown"  // the journal lacked it, and most RPCs report the redemption
+	Known Verdict = "known" // the journal had its hash at that time
+	// Unknown: the journal lacked it, and most RPCs report the redemption. Of a quorum, also too few of the other
+	// journals had it.
+	Unknown  Verdict = "unknown"
 	Disputed Verdict = "disputed" // the journal lacked it, and half of the RPCs or fewer report the redemption
+	// Of a quorum, if this journal lacked it.
+	Proven   Verdict = "proven"   // enough other members have proved that their journals had it
+	Unproven Verdict = "unproven" // too few members have proved it or denied it
 )
+
+// IsUnknown reports whether the redemption is unknown, disputed or unproven.
+func (j Judgement) IsUnknown() bool {
+	return j.Verdict == Unknown || j.Verdict == Disputed || j.Verdict == Unproven
+}
 
 // ID identifies the redemption, also after a reorganisation.
 func (r Redemption) ID() string {
@@ -184,6 +194,8 @@ type Events interface{ Record(e appliance.Event) }
 const (
 	EventUnknownRedemption appliance.EventKind = "unknown_redemption" // the journal lacks the hash of a redemption
 	EventDisagreement      appliance.EventKind = "chain_disagreement" // RPCs do not agree on a redemption
+	// too few members of a quorum answer whether their journals have a redemption
+	EventUnproven appliance.EventKind = "unproven_redemption"
 	// attesting stopped because of an unknown redemption
 	EventHalted           appliance.EventKind = "halted"
 	EventAttestorMismatch appliance.EventKind = "attestor_mismatch" // a contract refuses this appliance's signatures
@@ -203,12 +215,14 @@ type ContractStatus struct {
 	// address of the attestor, zero if none is set; nil if unknown
 	Attestor *string `json:"attestor"`
 	// the contract accepts this appliance's signatures; nil if unknown
-	SignerMatches *bool       `json:"signerMatches"`
-	Block         uint64      `json:"block"` // highest block that most of its RPCs have read up to
-	Redemptions   int64       `json:"redemptions"`
-	Unknown       int64       `json:"unknown"`  // redemptions that the journal lacks
-	Disputed      int64       `json:"disputed"` // the part of unknown on which the RPCs do not agree
-	RPCs          []RPCStatus `json:"rpcs"`
+	SignerMatches *bool  `json:"signerMatches"`
+	Block         uint64 `json:"block"` // highest block that most of its RPCs have read up to
+	Redemptions   int64  `json:"redemptions"`
+	Unknown       int64  `json:"unknown"`  // redemptions that the journal lacks
+	Disputed      int64  `json:"disputed"` // the part of unknown on which the RPCs do not agree
+	// Of a quorum: the part of unknown about which too few members answer.
+	Unproven int64       `json:"unproven,omitempty"`
+	RPCs     []RPCStatus `json:"rpcs"`
 }
 
 // RPCStatus is the state of an RPC.

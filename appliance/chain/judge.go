@@ -66,10 +66,14 @@ func (c *watched) find(ctx context.Context, q appliance.JournalQuery) (*applianc
 type opened struct {
 	first   time.Time // when it was first judged
 	reports int       // number of RPCs that reported it at the last judgement
+	verdict Verdict   // of the last judgement
+
+	firstAsked, asked       time.Time // the first and the last question to the members; zero if they were not asked
+	proven, lacking, silent []string  // their last answers
 }
 
 // raised are the alarms given for a redemption.
-type raised struct{ unknown, disputed, disagreement bool }
+type raised struct{ unknown, disputed, disagreement, unproven bool }
 
 // row identifies a redemption with all of its details: an RPC that lies about amount or time reports another one.
 func (r Redemption) row() string {
@@ -91,6 +95,7 @@ func (c *watched) judge(ctx context.Context) (next time.Duration, err error) {
 	}
 	seen, given := make(map[string]opened, len(open)), make(map[string]raised, len(open))
 	var judged []Redemption
+	c.silent = nil
 	for _, r := range open {
 		row, id := r.row(), r.ID()
 		known, before := c.open[row]
@@ -104,17 +109,18 @@ func (c *watched) judge(ctx context.Context) (next time.Duration, err error) {
 		if !before {
 			known.first = now
 		}
-		seen[row] = opened{known.first, len(r.Reports)}
 		was := r
-		wait, err := c.decide(ctx, &r, now.Sub(known.first))
+		wait, err := c.decide(ctx, &r, now.Sub(known.first), &known)
 		if err != nil {
 			return 0, err
 		}
+		known.reports, known.verdict = len(r.Reports), r.Verdict
+		seen[row] = known
 		if wait > 0 {
 			next = min(next, wait)
 		}
 		alarms := given[id]
-		err = c.alarm(ctx, &r, was.Verdict, now.Sub(known.first), &alarms)
+		err = c.alarm(ctx, &r, was.Verdict, known, &alarms)
 		given[id], c.raised[id] = alarms, alarms
 		if err != nil {
 			return 0, err
@@ -124,6 +130,7 @@ func (c *watched) judge(ctx context.Context) (next time.Duration, err error) {
 		}
 	}
 	c.open, c.raised = seen, given
+	c.countUnproven()
 	c.tellRest(now)
 	return next, c.w.o.Store.Judge(c.Name, judged)
 }
@@ -133,7 +140,7 @@ func (c *watched) judge(ctx context.Context) (next time.Duration, err error) {
 // A redemption counts as unknown only if more than half of all RPCs report it, whether the others answer or not. A
 // lying RPC could otherwise stop attesting with a redemption that the others cannot deny yet. A redemption with fewer
 // reports is disputed after Patience, because the other RPCs may lag, fail, or follow another fork for a while.
-func (c *watched) decide(ctx context.Context, r *Redemption, age time.Duration) (time.Duration, error) {
+func (c *watched) decide(ctx context.Context, r *Redemption, age time.Duration, o *opened) (time.Duration, error) {
 	tell, deny, behind := c.votes(r)
 	patient := age < c.w.o.Patience
 	inJournal, err := c.inJournal(ctx, r)
@@ -147,6 +154,8 @@ func (c *watched) decide(ctx context.Context, r *Redemption, age time.Duration) 
 		return c.w.o.Patience - age, nil
 	case age < c.w.o.LookAgain: // the attestation may be on its way to the journal
 		return c.w.o.LookAgain - age, nil
+	case 2*len(tell) > len(c.feeds) && c.w.o.Members != nil:
+		return c.askMembers(ctx, r, o), nil
 	case 2*len(tell) > len(c.feeds):
 		r.Verdict = Unknown
 	case patient:
@@ -173,14 +182,14 @@ func (c *watched) votes(r *Redemption) (tell, deny, behind []string) {
 	return tell, deny, behind
 }
 
-// alarm reports a verdict once. was is the previous verdict, age the time since the first report, given the alarms so
-// far.
-func (c *watched) alarm(ctx context.Context, r *Redemption, was Verdict, age time.Duration, given *raised) error {
+// alarm reports a verdict once. was is the previous verdict, given the alarms so far.
+func (c *watched) alarm(ctx context.Context, r *Redemption, was Verdict, o opened, given *raised) error {
+	age := time.Since(o.first)
 	tell, deny, _ := c.votes(r)
 	log := c.log.With("hash", r.Hash.String(), "amount", r.Amount.String(), "block", r.Block,
 		"transaction", r.TransactionHash.String())
 	told := strings.Join(tell, " ")
-	if r.Verdict == Known && (was == Unknown || was == Disputed) {
+	if r.Verdict == Known && was != "" && was != Known {
 		log.Info("chain: the journal has the redemption now", "attestation", r.AttestationID.String())
 	}
 	if len(deny) > 0 && r.Verdict != "" && age >= c.w.o.Patience && first(&given.disagreement) {
@@ -195,6 +204,9 @@ func (c *watched) alarm(ctx context.Context, r *Redemption, was Verdict, age tim
 		log.Error("chain: some of the RPCs report a redemption that the journal does not have: check it in a block "+
 			"explorer; if it exists, another party signs with the attestor key",
 			"tell", told)
+	}
+	if r.Verdict == Unproven && first(&given.unproven) {
+		c.alarmUnproven(r, was, o)
 	}
 	if r.Verdict != Unknown {
 		return nil
@@ -220,6 +232,10 @@ func (c *watched) alarmUnknown(ctx context.Context, log *slog.Logger, r *Redempt
 	}
 	text, details := "chain: a redemption that the journal does not have: another party signs with the attestor key, "+
 		"or the journal has lost the attestation", c.details(*r)
+	if c.w.o.Members != nil {
+		text = "chain: a redemption that fewer journals have than members of the quorum must sign: another party signs " +
+			"with the members' keys, or journals have lost the attestation"
+	}
 	if late != nil {
 		text = "chain: a redemption happened before its attestation: another party signs with the attestor key"
 		at := late.Time.UTC().Format(time.RFC3339)

@@ -41,6 +41,9 @@ func stored(s Store, c Contract) (one ContractStatus, err error) {
 		case Disputed:
 			one.Disputed++
 			one.Unknown++
+		case Unproven:
+			one.Unproven++
+			one.Unknown++
 		case Unknown:
 			one.Unknown++
 		}
@@ -86,6 +89,7 @@ func (w *Watchtower) Status() (Status, error) {
 // Figures are the values for metrics. They come from memory.
 type Figures struct {
 	Unknown, Disagreements uint64 // since the start, plus those in the store
+	Unproven               int    // now
 	Contracts              []ContractFigures
 }
 
@@ -121,6 +125,7 @@ func (w *Watchtower) Figures() Figures {
 			times[s.at.Number] = s.at.Time
 			one.RPCs = append(one.RPCs, RPCFigures{URL: f.node.shown, Block: s.at.Number, Failing: s.err != nil})
 		}
+		all.Unproven += int(c.unproven.Load())
 		one.Block = most(positions)
 		one.BlockTime = times[one.Block]
 		all.Contracts = append(all.Contracts, one)

@@ -23,6 +23,10 @@ type Options struct {
 	Signers func() []appliance.Signer
 	// Quorum is the contract that must be the attestor if several appliances sign. Zero means that Signers sign alone.
 	Quorum appliance.Address
+	// Members are asked about a redemption that the journal lacks, before any alarm. It is proven if the journals of
+	// Threshold members have it. If nil, the journal alone decides.
+	Members   Members
+	Threshold int
 	// Halt stops attesting because of a redemption until an operator resumes, which acknowledges the redemption. It
 	// returns whether this call began the halt. If nil, a redemption never stops attesting.
 	Halt    func(ctx context.Context, redemption, reason string) (began bool, err error)
@@ -37,6 +41,9 @@ type Options struct {
 	// Patience is how long to wait for other RPCs before a redemption that half of the RPCs or fewer report is
 	// disputed; zero means a minute.
 	Patience time.Duration
+	// MemberPatience is how long a redemption waits for members that do not answer before it is unproven; zero means
+	// 15 minutes.
+	MemberPatience time.Duration
 	// MostAlone is the maximum number of stored redemptions that only one RPC reports. At the limit, that RPC is not
 	// read further. Zero means 10,000. A contract with a single RPC has no limit.
 	MostAlone int
@@ -56,6 +63,7 @@ func (o *Options) complete() {
 	or(&o.LookAgain, time.Second)
 	or(&o.Patience, time.Minute)
 	or(&o.CheckEvery, time.Minute)
+	or(&o.MemberPatience, 15*time.Minute)
 	if o.MostAlone == 0 {
 		o.MostAlone = 10_000
 	}
@@ -87,6 +95,7 @@ func New(o Options) (*Watchtower, error) {
 		one := &watched{
 			w: w, Contract: c, log: o.Log.With("contract", c.Name), wake: make(chan struct{}, 1),
 			alarms: quota{most: 100}, disputes: quota{most: 10},
+			questions: quota{most: questionsPerMinute}, repeats: quota{most: repeatsPerMinute},
 		}
 		shown := shownURLs(c.RPCs)
 		for i, address := range c.RPCs {
@@ -164,6 +173,11 @@ type watched struct {
 	raised    map[string]raised // alarms given for these, by ID
 	alarms    quota             // alarms that most RPCs agree on
 	disputes  quota             // other alarms
+	questions quota             // first questions to members
+	repeats   quota             // further questions to members
+	silent    []string          // members that have not answered in this pass
+
+	unproven atomic.Int32 // open redemptions with that verdict
 
 	identity sync.Mutex // held while the chain's id is compared
 	chainID  string     // under identity

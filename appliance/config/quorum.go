@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"time"
 
+	"golang.org/x/mod/sumdb/note"
+
 	"github.com/attestd/attestd/appliance"
 )
 
@@ -17,6 +19,8 @@ type QuorumMember struct {
 	URL    string `koanf:"url"`
 	APIKey string `koanf:"api_key"`
 	CA     string `koanf:"ca"`
+
+	VerifierKey string `koanf:"verifier_key"`
 }
 
 func quorumSettings() []Setting {
@@ -33,6 +37,8 @@ func quorumSettings() []Setting {
 			{"api_key", "",
 				"location of an API key of scope cosign that the member made for this appliance: file:/path or credential:NAME"},
 			{"ca", "", "PEM file of the certificate authorities for the member's certificate; if empty, the system's"},
+			{"verifier_key", "", "verifier key of the member's log, from its operator (attestd doctor shows it); if empty, the member's " +
+				"journal proves nothing to the watchtower"},
 		}, "the other members of the quorum; this appliance is always a member"},
 	}
 }
@@ -59,12 +65,10 @@ func (c *Config) validateQuorum(check func(ok bool, format string, args ...any))
 	check(q.Timeout >= minInterval && q.Timeout < max(c.Server.RequestTimeout, 1),
 		"quorum.timeout: must be at least %s and shorter than server.request_timeout (%s)", minInterval,
 		c.Server.RequestTimeout)
-	check(!c.Chain.Halt, "chain.halt: must be false with a quorum, because this member's journal lacks the "+
-		"attestations that the others made while it was away")
 	_, err := appliance.ParseAddress(q.Contract)
 	check(err == nil, "quorum.contract %v", err)
 	own, _ := c.SignerAddresses() // validateKeys reports the error
-	names, signers := make(map[string]bool), make(map[appliance.Address]bool)
+	names, signers, logs := make(map[string]bool), make(map[appliance.Address]bool), make(map[string]bool)
 	for _, address := range own {
 		signers[address] = true
 	}
@@ -80,6 +84,11 @@ func (c *Config) validateQuorum(check func(ok bool, format string, args ...any))
 		one(err != nil || !signers[signer],
 			"signer: %s is another member's, or this appliance's: each member has its own key", m.Signer)
 		signers[signer] = true
+		one(m.VerifierKey == "" || !logs[m.VerifierKey],
+			"verifier_key: is another member's: each member has its own journal")
+		logs[m.VerifierKey] = true
+		one(m.VerifierKey != "" || !c.Chain.Halt, "verifier_key: must be set with chain.halt, because redemptions of "+
+			"attestations that only the other members have would halt this one")
 		m.validate(one)
 	}
 }
@@ -87,12 +96,22 @@ func (c *Config) validateQuorum(check func(ok bool, format string, args ...any))
 func (m QuorumMember) validate(check func(ok bool, format string, args ...any)) {
 	err := checkMemberURL(m.URL)
 	check(err == nil, "url: %v", err)
+	_, err = m.LogVerifier()
+	check(err == nil, "verifier_key: %v", err)
 	key := m.APIKeyHeader()
 	check(m.APIKey != "" && key.Kept(), "api_key: is not written here: file:/path or credential:NAME says where it is")
 	if m.APIKey != "" && key.Kept() {
 		err := key.Check()
 		check(err == nil, "api_key: %v", err)
 	}
+}
+
+// LogVerifier returns the key of the member's log, or nil if verifier_key is empty.
+func (m QuorumMember) LogVerifier() (note.Verifier, error) {
+	if m.VerifierKey == "" {
+		return nil, nil
+	}
+	return appliance.ParseVerifier(m.VerifierKey)
 }
 
 // APIKeyHeader returns the header of requests to the member.

@@ -100,6 +100,7 @@ func (r *running) chainOptions() chain.Options {
 	}
 	if r.config.HasQuorum() {
 		o.Quorum, _ = appliance.ParseAddress(r.config.Quorum.Contract) // validated
+		o.Members, o.Threshold = r.quorum, r.config.Quorum.Threshold
 	}
 	if r.config.Chain.Halt {
 		o.Halt = r.store.Stop.Halt

@@ -9,7 +9,7 @@ import (
 // chainMetrics collects the watchtower's metrics at each scrape.
 type chainMetrics struct {
 	tower                            *chain.Watchtower
-	unknown, disagreements           *prometheus.Desc
+	unknown, disagreements, unproven *prometheus.Desc
 	block, blockTime, matches, rpcUp *prometheus.Desc
 }
 
@@ -23,6 +23,8 @@ func newChainMetrics(w *chain.Watchtower) *chainMetrics {
 			"Redemptions that are not in the journal: the attestor's key signs outside this appliance. Includes redemptions known before the start."),
 		disagreements: describe("attestd_chain_disagreements_total",
 			"Redemptions about which the RPCs of a contract disagreed."),
+		unproven: describe("attestd_chain_unproven_redemptions",
+			"Redemptions that this journal lacks, and about which too few members of the quorum answer."),
 		block: describe("attestd_chain_block",
 			"Highest block that most RPCs of the contract have been read to.", "contract"),
 		blockTime: describe("attestd_chain_block_timestamp_seconds",
@@ -37,7 +39,7 @@ func newChainMetrics(w *chain.Watchtower) *chainMetrics {
 
 // Describe implements prometheus.Collector.
 func (m *chainMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.unknown, m.disagreements, m.block, m.blockTime, m.matches, m.rpcUp} {
+	for _, d := range []*prometheus.Desc{m.unknown, m.disagreements, m.unproven, m.block, m.blockTime, m.matches, m.rpcUp} {
 		out <- d
 	}
 }
@@ -47,6 +49,7 @@ func (m *chainMetrics) Collect(out chan<- prometheus.Metric) {
 	f := m.tower.Figures()
 	out <- prometheus.MustNewConstMetric(m.unknown, prometheus.CounterValue, float64(f.Unknown))
 	out <- prometheus.MustNewConstMetric(m.disagreements, prometheus.CounterValue, float64(f.Disagreements))
+	out <- prometheus.MustNewConstMetric(m.unproven, prometheus.GaugeValue, float64(f.Unproven))
 	for _, c := range f.Contracts {
 		out <- prometheus.MustNewConstMetric(m.block, prometheus.GaugeValue, float64(c.Block), c.Name)
 		out <- prometheus.MustNewConstMetric(m.blockTime, prometheus.GaugeValue, unixSeconds(c.BlockTime), c.Name)

@@ -51,6 +51,8 @@ func quorumMembers(c *config.Config) (members []quorum.Member, err error) {
 	for _, m := range c.Quorum.Members {
 		one := quorum.Member{Name: m.Name, URL: strings.TrimSuffix(m.URL, "/")}
 		one.Signer, _ = appliance.ParseAddress(m.Signer) // validated
+		one.Log, _ = m.LogVerifier()                     // validated
+		one.VerifierKey = m.VerifierKey
 		if one.APIKey, err = readHeader(m.APIKeyHeader()); err != nil {
 			return nil, fmt.Errorf("quorum.members: %s: api_key: %w", m.Name, err)
 		}

@@ -15,6 +15,7 @@ import (
 const (
 	unknownRemedy  = "replace the attestor on chain first, as docs/chain.md says; list the redemptions: attestd chain redemptions --unknown"
 	disputeRemedy  = "list the transactions: attestd chain redemptions --unknown; compare them with a block explorer, then remove the wrong RPC from chain.contracts"
+	unprovenRemedy = "attestd quorum status shows the members that do not answer or have no verifier_key (docs/quorum.md, Redemptions)"
 	attestorRemedy = "set %s as attestor of the contract, or correct address and rpc in chain.contracts"
 	rpcRemedy      = "check the URL in chain.contracts, and ask the RPC's provider; attestd retries automatically"
 	haltedRemedy   = "find the cause: attestd chain status; once it is resolved: attestd resume"
@@ -48,13 +49,17 @@ func checkChain(ctx context.Context, p *subject) []Finding {
 
 // judgeContract turns the daemon's status of a contract into findings.
 func judgeContract(c chain.ContractStatus, signer appliance.Address) (all []Finding) {
-	if n := c.Unknown - c.Disputed; n > 0 {
+	if n := c.Unknown - c.Disputed - c.Unproven; n > 0 {
 		all = append(all, fail(unknownRemedy,
 			"%s: %d redemptions are not in the journal: the attestor's key signs outside this appliance", c.Name, n))
 	}
 	if c.Disputed > 0 {
 		all = append(all, fail(disputeRemedy,
 			"%s: %d redemptions are not in the journal, but the RPCs disagree about them", c.Name, c.Disputed))
+	}
+	if c.Unproven > 0 {
+		all = append(all, fail(unprovenRemedy, "%s: %d redemptions are not in this journal, and too few members of the "+
+			"quorum answer whether theirs have them", c.Name, c.Unproven))
 	}
 	for _, rpc := range c.RPCs {
 		if rpc.Error != "" {

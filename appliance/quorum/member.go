@@ -138,7 +138,10 @@ func (m *member) status(ctx context.Context) MemberStatus {
 	if err == nil && state.SignerAddress != m.Signer {
 		err = m.invalid("it would sign as %s, and quorum.members names %s", state.SignerAddress, m.Signer)
 	}
-	return m.outcome(state.Version, begin, err)
+	s := m.outcome(begin, err)
+	s.Version, s.VerifierKey = state.Version, state.VerifierKey
+	s.Proves = m.Log != nil && state.VerifierKey == m.VerifierKey
+	return s
 }
 
 // test asks the member for a trial signature.
@@ -152,26 +155,38 @@ func (m *member) test(ctx context.Context) MemberStatus {
 	if err == nil && !appliance.IsTrial(a.Hash) {
 		err = m.invalid("it signed %s, which is no trial digest", a.Hash)
 	}
-	return m.outcome("", begin, err)
+	return m.outcome(begin, err)
 }
 
-func (m *member) outcome(version string, begin time.Time, err error) MemberStatus {
+func (m *member) outcome(begin time.Time, err error) MemberStatus {
 	s := m.known()
-	s.Version, s.Milliseconds = version, float64(time.Since(begin).Microseconds())/1000
+	s.Milliseconds = float64(time.Since(begin).Microseconds()) / 1000
 	if err != nil {
 		s.Error = err.Error()
 	}
 	return s
 }
 
-// call makes one request. Its errors are failures.
+// call makes one request to /functions/v1/cosign, and decodes its answer. Its errors are failures.
 func (m *member) call(ctx context.Context, method, id string, body, into any) error {
+	text, err := m.fetch(ctx, method, "", id, body)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return m.invalid("its answer cannot be read: %s", err)
+	}
+	return nil
+}
+
+// fetch makes one request to a path below /functions/v1/cosign. Its errors are failures.
+func (m *member) fetch(ctx context.Context, method, path, id string, body any) ([]byte, error) {
 	select {
 	case m.slots <- struct{}{}:
 		defer func() { <-m.slots }()
 	default:
 		why := fmt.Sprintf("%d earlier requests are not answered yet", maxPending)
-		return &failure{code: appliance.CodeOverloaded, detail: why}
+		return nil, &failure{code: appliance.CodeOverloaded, detail: why}
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.quorum.opts.Timeout)
 	defer cancel()
@@ -179,9 +194,9 @@ func (m *member) call(ctx context.Context, method, id string, body, into any) er
 	if body != nil {
 		text, _ = json.Marshal(body) // strings only: cannot fail
 	}
-	request, err := http.NewRequestWithContext(ctx, method, m.URL+"/functions/v1/cosign", bytes.NewReader(text))
+	request, err := http.NewRequestWithContext(ctx, method, m.URL+"/functions/v1/cosign"+path, bytes.NewReader(text))
 	if err != nil {
-		return &failure{code: CodeUnreachable, detail: err.Error()}
+		return nil, &failure{code: CodeUnreachable, detail: err.Error()}
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("User-Agent", "attestd/"+m.quorum.opts.Version)
@@ -191,20 +206,17 @@ func (m *member) call(ctx context.Context, method, id string, body, into any) er
 	}
 	response, err := m.HTTP.Do(request)
 	if err != nil {
-		return unreachable(ctx, err)
+		return nil, unreachable(ctx, err)
 	}
 	defer response.Body.Close()
 	text, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
-		return unreachable(ctx, err)
+		return nil, unreachable(ctx, err)
 	}
 	if response.StatusCode != http.StatusOK {
-		return refusal(response, text)
+		return nil, refusal(response, text)
 	}
-	if err := json.Unmarshal(text, into); err != nil {
-		return m.invalid("its answer cannot be read: %s", err)
-	}
-	return nil
+	return text, nil
 }
 
 func unreachable(ctx context.Context, err error) *failure {

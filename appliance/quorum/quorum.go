@@ -34,6 +34,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/mod/sumdb/note"
+
 	"github.com/attestd/attestd/appliance"
 )
 
@@ -57,6 +59,9 @@ type Member struct {
 	URL    string            // of its API
 	APIKey string            // of scope cosign, made by that member
 	HTTP   *http.Client
+
+	Log         note.Verifier // of its journal; nil if it is not configured, and the journal then proves nothing
+	VerifierKey string        // the text form of Log
 }
 
 // Codes of failures in appliance.MemberFailure that are not the member's own answer.
@@ -235,7 +240,9 @@ type MemberStatus struct {
 	Name         string            `json:"name"`
 	Signer       appliance.Address `json:"signer"`
 	Version      string            `json:"version,omitempty"`
-	Milliseconds float64           `json:"milliseconds"` // until the answer to this question
+	VerifierKey  string            `json:"verifierKey,omitempty"` // of the member's log, by its own word
+	Proves       bool              `json:"proves"`                // VerifierKey is the configured one
+	Milliseconds float64           `json:"milliseconds"`          // until the answer to this question
 	Error        string            `json:"error,omitempty"`
 
 	Signed  uint64        `json:"signed"`
@@ -274,5 +281,6 @@ type State struct {
 	SignerAddress appliance.Address    `json:"signerAddress"`
 	Scheme        appliance.SchemeName `json:"scheme"`
 	Version       string               `json:"version"`
-	Origin        string               `json:"origin"` // of the member's log
+	Origin        string               `json:"origin"`      // of the member's log
+	VerifierKey   string               `json:"verifierKey"` // of the member's log (C2SP signed-note vkey)
 }

@@ -30,6 +30,7 @@ var severities = map[appliance.EventKind]severity{
 	appliance.EventLogContinued: critical,
 	"unknown_redemption":        critical,
 	"chain_disagreement":        critical,
+	"unproven_redemption":       critical,
 	"witness_contradiction":     critical,
 	"halted":                    critical,
 	"hsm_lost":                  failure,

@@ -117,7 +117,8 @@ func newChainRedemptions(a *app) *cobra.Command {
 		Short: "List redemptions with time, amount and API key",
 		Long: `List the redemptions of all contracts, oldest first. An attestation may be redeemed in parts. The amount is in
 the token's smallest unit. In the column of the attestation, "-" means that the journal did not have it at the
-time of the redemption, and "pending" that the comparison is still to be done. --unknown omits the pending
+time of the redemption, and "pending" that the comparison is still to be done. With
+a quorum, "at other members" means that their journals proved that they had it. --unknown omits the pending
 ones, and prints their number.`,
 		Example: "  attestd chain redemptions\n  attestd chain redemptions --unknown --output json",
 		Args:    noArgs,
@@ -127,7 +128,7 @@ ones, and prints their number.`,
 				err := c.Redemptions(cmd.Context(), func(r chain.Redemption) error {
 					switch {
 					case contract != "" && contract != r.Contract:
-					case !unknown || r.Verdict == chain.Unknown || r.Verdict == chain.Disputed:
+					case !unknown || r.IsUnknown():
 						list = append(list, r)
 					case r.Verdict == "":
 						pending++
@@ -171,6 +172,8 @@ func writeRedemptions(w io.Writer, list []chain.Redemption) {
 			attestation = r.AttestationID.String()
 		case r.Verdict == "":
 			attestation = "pending"
+		case r.Verdict == chain.Proven:
+			attestation = "at other members"
 		}
 		rows[i] = []string{text.Time(r.Time), r.Contract, strconv.FormatUint(r.Block, 10), r.Amount.String(),
 			orDash(r.KeyID), attestation, r.Hash.String(), r.TransactionHash.String()}

@@ -234,16 +234,6 @@ func (w watched) caughtByAnAuditor(t *testing.T, forged appliance.Attestation) {
 	}
 }
 
-func (w watched) verifierKey(t *testing.T) string {
-	t.Helper()
-	_, body := w.ask(t, http.MethodGet, "/functions/v1/attestor", "", nil)
-	var attestor struct{ Log struct{ VerifierKey string } }
-	if err := json.Unmarshal([]byte(body), &attestor); err != nil {
-		t.Fatal(err)
-	}
-	return attestor.Log.VerifierKey
-}
-
 // Each command of docs/chain.md works, in order. The commands for an alarm run during one.
 func TestTheDocumentOfTheWatchtowerIsTyped(t *testing.T) {
 	t.Parallel()

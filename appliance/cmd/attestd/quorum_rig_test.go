@@ -53,7 +53,7 @@ func startQuorum(t *testing.T, threshold int) *quorumRig {
 			if k != i {
 				others = append(others, map[string]string{
 					"name": other.name, "signer": other.signer.String(), "url": other.proxy.URL,
-					"api_key": "file:" + other.cosignKey(t, m),
+					"api_key": "file:" + other.cosignKey(t, m), "verifier_key": other.verifierKey(t),
 				})
 			}
 		}
@@ -72,6 +72,7 @@ func newQuorumMember(t *testing.T, name string) *quorumMember {
 	t.Helper()
 	m := &quorumMember{daemonProcess: newDaemonFolder(t), name: name}
 	m.newAttestorKey(t)
+	m.configure("ATTESTD_JOURNAL_ORIGIN=" + name + ".example/attestd")
 	target, err := url.Parse(m.url)
 	if err != nil {
 		t.Fatal(err)
@@ -115,6 +116,17 @@ func (m *quorumMember) cosignKey(t *testing.T, other *quorumMember) string {
 	}
 	other.write(t, m.name+".key", token)
 	return filepath.Join(other.dir, m.name+".key")
+}
+
+// verifierKey asks the appliance for the key of its log.
+func (d *daemonProcess) verifierKey(t *testing.T) string {
+	t.Helper()
+	_, body := d.ask(t, http.MethodGet, "/functions/v1/attestor", "", nil)
+	var attestor struct{ Log struct{ VerifierKey string } }
+	if err := json.Unmarshal([]byte(body), &attestor); err != nil {
+		t.Fatal(err)
+	}
+	return attestor.Log.VerifierKey
 }
 
 func (m *quorumMember) restart(t *testing.T) {
