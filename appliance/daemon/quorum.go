@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/quorum"
 )
@@ -35,10 +37,22 @@ func (r *running) openQuorum() error {
 		}
 	}
 	contract, _ := appliance.ParseAddress(r.config.Quorum.Contract) // validated
-	r.quorum = quorum.New(quorum.Options{
+	o := quorum.Options{
 		Contract: contract, Threshold: r.config.Quorum.Threshold, Timeout: r.config.Quorum.Timeout, Members: members,
 		Origin: r.store.LogKey.Verifier.Name(), Version: r.options.Version, Events: r.events, Logger: r.logger,
-	})
+		Signers: func() (all []appliance.Address) {
+			for _, s := range r.chainSigners() {
+				all = append(all, s.Address())
+			}
+			return all
+		},
+	}
+	if watched := Contracts(r.config); len(watched) > 0 {
+		o.OnChain = func(ctx context.Context) []chain.QuorumContract {
+			return chain.InspectQuorum(ctx, watched, contract, "attestd/"+r.options.Version)
+		}
+	}
+	r.quorum = quorum.New(o)
 	r.attestor.Cosign = r.quorum.Cosign
 	r.registry.MustRegister(newQuorumMetrics(r.quorum))
 	r.logger.Info("quorum: attestations need several members", "threshold", r.config.Quorum.Threshold,

@@ -37,6 +37,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/chain"
 )
 
 // Options describe the quorum.
@@ -47,6 +48,11 @@ type Options struct {
 	Members   []Member          // the others
 	Origin    string            // of this appliance's log
 	Version   string            // of attestd
+
+	// Signers returns the addresses of this appliance's attestor keys, the default one first.
+	Signers func() []appliance.Address
+	// OnChain reads the contract over each RPC. Nil means that there is no RPC.
+	OnChain func(context.Context) []chain.QuorumContract
 
 	Events *appliance.Events // records answers that a member must not give; may be nil
 	Logger *slog.Logger
@@ -204,10 +210,16 @@ func each[T any](q *Quorum, do func(*member) T) []T {
 
 // Status asks all members for their state.
 func (q *Quorum) Status(ctx context.Context) Status {
-	return Status{
+	var contracts []ContractStatus
+	var reading sync.WaitGroup
+	reading.Go(func() { contracts = q.onChain(ctx) })
+	s := Status{
 		Contract: q.opts.Contract, Threshold: q.opts.Threshold, Origin: q.opts.Origin,
 		Members: each(q, func(m *member) MemberStatus { return m.status(ctx) }),
 	}
+	reading.Wait()
+	s.OnChain = contracts
+	return s
 }
 
 // Test asks all members for a signature over a trial digest, which no contract accepts, and verifies it.
@@ -233,6 +245,7 @@ type Status struct {
 	Threshold int               `json:"threshold"`
 	Origin    string            `json:"origin"` // of this appliance's log
 	Members   []MemberStatus    `json:"members"`
+	OnChain   []ContractStatus  `json:"onChain,omitempty"` // the contract, as each RPC shows it; nil without RPCs
 }
 
 // MemberStatus is the state of another member. Counts and times are since the start of the daemon.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -134,26 +135,14 @@ func (n *Node) Redeem(t testing.TB, a appliance.Attestation, amount int64) (tx a
 // send mines a transaction. The test fails if the transaction does.
 func (n *Node) send(t testing.TB, to appliance.Address, data []byte) *types.Receipt {
 	t.Helper()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	ctx := context.Background()
 	address := common.Address(to)
-	chainID, err := n.client.ChainID(ctx)
-	check(t, err)
-	tx, err := types.SignNewTx(n.key, types.LatestSignerForChainID(chainID), &types.DynamicFeeTx{
-		ChainID: chainID, Nonce: n.nonce, GasTipCap: big.NewInt(params.GWei), GasFeeCap: big.NewInt(100 * params.GWei),
-		Gas: 300_000, To: &address, Data: data,
-	})
-	check(t, err)
-	check(t, n.client.SendTransaction(ctx, tx))
-	n.nonce++
-	n.beacon.Commit()
-	receipt, err := n.client.TransactionReceipt(ctx, tx.Hash())
-	check(t, err)
-	if receipt.Status != types.ReceiptStatusSuccessful {
-		t.Fatalf("transaction %s: the contract refuses", tx.Hash())
-	}
-	return receipt
+	return n.transact(t, &address, data)
+}
+
+// call calls a contract without a transaction.
+func (n *Node) call(to appliance.Address, data []byte) ([]byte, error) {
+	address := common.Address(to)
+	return n.client.CallContract(context.Background(), ethereum.CallMsg{To: &address, Data: data}, nil)
 }
 
 // Reorganise replaces the newest blocks by empty ones and adds one more.

@@ -22,11 +22,12 @@ func newQuorum(a *app) *cobra.Command {
 func newQuorumStatus(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show the other members, and fail if too few of them would sign",
+		Short: "Show the other members and the contract on chain, and fail if no attestation could be made",
 		Long: `Ask each other member of the quorum for its key and its version, with the API key that the member made for this appliance. Show the
-members, how long each took to answer, and its last refusal since the daemon was started. The daemon must run.
+members, how long each took to answer, and its last refusal since the daemon was started. LOG shows whether the member's log has the
+configured verifier key. With chain.contracts, compare the members and the threshold with the contract. The daemon must run.
 
-Exit status 1 if so many members fail that no attestation could be made.`,
+Exit status 1 if so many members fail that no attestation could be made, or if the contract would refuse it.`,
 		Example: "  attestd quorum status\n  attestd quorum status --output json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -83,17 +84,31 @@ func enough(s quorum.Status) error {
 		return fmt.Errorf("%d of %d members must sign, and %d would: no attestation can be made", s.Threshold,
 			len(s.Members)+1, well)
 	}
+	if s.Refused() {
+		return errors.New("the contract on chain would refuse attestations: change the contract or quorum.members " +
+			"(docs/quorum.md, Change members)")
+	}
 	return nil
 }
 
 func writeQuorum(w io.Writer, s quorum.Status) {
-	fields(w, [][2]string{
+	facts := [][2]string{
 		{"contract", s.Contract.String()},
 		{"threshold", fmt.Sprintf("%d of %d members, this appliance included", s.Threshold, len(s.Members)+1)},
-	})
+	}
+	if len(s.OnChain) == 0 {
+		facts = append(facts, [2]string{"on chain", "not compared: chain.contracts names no RPC"})
+	}
+	for _, c := range s.OnChain {
+		facts = append(facts, [2]string{"on chain", c.Watched + ", " + c.RPC + ": " + text.OneLine(c.String())})
+	}
+	fields(w, facts)
 	rows := make([][]string, len(s.Members))
 	for i, m := range s.Members {
-		refusal, state := "-", "signs"
+		refusal, state, log := "-", "signs", "proves"
+		if !m.Proves {
+			log = "unproven"
+		}
 		if m.LastRefusal != nil {
 			refusal = fmt.Sprintf("%s %s", text.Time(m.LastRefusal.Time), m.LastRefusal.Code)
 		}
@@ -101,9 +116,9 @@ func writeQuorum(w io.Writer, s quorum.Status) {
 			state = text.OneLine(m.Error)
 		}
 		rows[i] = []string{m.Name, shortAddress(m.Signer.String()), short(m.Version, 12),
-			fmt.Sprintf("%.0f ms", m.Milliseconds),
+			fmt.Sprintf("%.0f ms", m.Milliseconds), log,
 			fmt.Sprint(m.Signed), fmt.Sprint(m.Refused), fmt.Sprint(m.Failed), fmt.Sprint(m.Invalid), refusal, state}
 	}
 	fmt.Fprintln(w)
-	table(w, "MEMBER\tSIGNER\tVERSION\tANSWER\tSIGNED\tREFUSED\tFAILED\tINVALID\tLAST REFUSAL\tSTATE", rows)
+	table(w, "MEMBER\tSIGNER\tVERSION\tANSWER\tLOG\tSIGNED\tREFUSED\tFAILED\tINVALID\tLAST REFUSAL\tSTATE", rows)
 }
