@@ -27,14 +27,19 @@ func TestConsoleInChromium(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	inQuorum := r.startInQuorum(t)
+	quorum, err := json.Marshal(map[string]string{"url": inQuorum.url, "socket": inQuorum.socket})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, value := range map[string]string{"CHROMIUM": clienttest.Chromium(), "RIG": string(rig),
-		"FOLLOWER": string(follower)} {
+		"FOLLOWER": string(follower), "QUORUM": string(quorum)} {
 		if err := os.Setenv(name, value); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, script := range []string{"access",
-		"oidc", "overview", "attestations", "keys", "replica", "audit", "settings", "front"} {
+		"oidc", "overview", "attestations", "keys", "quorum", "replica", "audit", "settings", "front"} {
 		t.Run(script, func(t *testing.T) {
 			t.Parallel()
 			clienttest.Node(t, "browser/run.mjs", script)

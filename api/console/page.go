@@ -33,15 +33,12 @@ type route struct {
 }
 
 // pages returns all pages, in the order of the navigation.
-func pages() []page {
-	return []page{
-		overviewPage(),
-		attestationsPage(),
-		keysPage(),
-		replicaPage(),
-		auditPage(),
-		settingsPage(),
+func pages(withQuorum bool) []page {
+	all := []page{overviewPage(), attestationsPage(), keysPage()}
+	if withQuorum {
+		all = append(all, quorumPage())
 	}
+	return append(all, replicaPage(), auditPage(), settingsPage())
 }
 
 // visit is a request of a signed-in user.
@@ -241,4 +238,35 @@ func (c *Console) askToSignIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.writeSignIn(w, r, http.StatusUnauthorized, signInData{Next: "/"})
+}
+
+// followLive streams the part "live" of the page whenever it changes. read returns its data.
+func (v *visit) followLive(w http.ResponseWriter, interval time.Duration,
+	read func(ctx context.Context) (any, error)) error {
+	return v.stream(w, func(ctx context.Context, send func(event string, data any) error) error {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		last := ""
+		for {
+			data, err := read(ctx)
+			if err != nil {
+				return err
+			}
+			now, err := v.console.looks.part(v.page.name, "live", data)
+			if err != nil {
+				return err
+			}
+			if now != last {
+				last = now
+				if err := send("live", now); err != nil {
+					return err
+				}
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	})
 }

@@ -134,30 +134,5 @@ func drawLag(lag wire.ReplicaLag) lagView {
 
 // followReplica streams the live part of the page whenever it changes.
 func followReplica(w http.ResponseWriter, v *visit) error {
-	return v.stream(w, func(ctx context.Context, send func(event string, data any) error) error {
-		tick := time.NewTicker(replicaInterval)
-		defer tick.Stop()
-		last := ""
-		for {
-			data, err := v.replica(ctx)
-			if err != nil {
-				return err
-			}
-			now, err := v.console.looks.part(v.page.name, "live", data)
-			if err != nil {
-				return err
-			}
-			if now != last {
-				last = now
-				if err := send("live", now); err != nil {
-					return err
-				}
-			}
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-	})
+	return v.followLive(w, replicaInterval, func(ctx context.Context) (any, error) { return v.replica(ctx) })
 }

@@ -22,6 +22,12 @@ import (
 // startFollower starts another daemon on the rig's token, with a replica that follows an upstream, until the test ends.
 func (r *rig) startFollower(t testing.TB, upstream string) *rig {
 	t.Helper()
+	return r.startAnother(t, fmt.Sprintf("graphql: { upstream: %q }\n", upstream))
+}
+
+// startAnother starts another daemon on the rig's token, with further settings, until the test ends.
+func (r *rig) startAnother(t testing.TB, more string) *rig {
+	t.Helper()
 	settings, err := r.admin.Settings(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -40,8 +46,7 @@ admin: { socket: %q }
 metrics: { listen: "" }
 console: { listen: "127.0.0.1:0" }
 hsm: { uri: %q }
-graphql: { upstream: %q }
-`, filepath.Join(dir, "data"), filepath.Join(dir, "s"), uri, upstream)
+%s`, filepath.Join(dir, "data"), filepath.Join(dir, "s"), uri, more)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,8 @@ func (r *running) listenConsole(ctx context.Context, inside *api.Inside, admin *
 // consoleOptions returns the options of a console that listens at an address. Other machines reach the console through
 // the API's TLS with a client certificate. This machine needs neither.
 func (r *running) consoleOptions(at net.Addr) console.Options {
-	o := console.Options{URL: &url.URL{Scheme: "http", Host: at.String()}, Logger: r.logger, Now: time.Now}
+	o := console.Options{URL: &url.URL{Scheme: "http", Host: at.String()}, Logger: r.logger, Now: time.Now,
+		Quorum: r.quorum != nil}
 	if config.IsLoopback(r.config.Console.Listen) {
 		o.Hosts = []string{"localhost", "127.0.0.1", "::1"}
 	} else {
