@@ -43,9 +43,15 @@ type quorumMember struct {
 // machine, so that only a member that is down or stopped does not sign.
 func startQuorum(t *testing.T, threshold int) *quorumRig {
 	t.Helper()
+	return startQuorumOf(t, threshold, func() *daemonProcess { return newDaemonFolder(t) })
+}
+
+// startQuorumOf starts members in prepared folders.
+func startQuorumOf(t *testing.T, threshold int, folder func() *daemonProcess) *quorumRig {
+	t.Helper()
 	q := &quorumRig{T: t, threshold: threshold}
 	for i := range q.members {
-		q.members[i] = newQuorumMember(t, fmt.Sprintf("member%d", i))
+		q.members[i] = newQuorumMemberIn(t, fmt.Sprintf("member%d", i), folder())
 	}
 	for i, m := range q.members {
 		var others []map[string]string
@@ -70,7 +76,13 @@ func startQuorum(t *testing.T, threshold int) *quorumRig {
 
 func newQuorumMember(t *testing.T, name string) *quorumMember {
 	t.Helper()
-	m := &quorumMember{daemonProcess: newDaemonFolder(t), name: name}
+	return newQuorumMemberIn(t, name, newDaemonFolder(t))
+}
+
+// newQuorumMemberIn starts an appliance in a prepared folder, with an attestor key of its own.
+func newQuorumMemberIn(t *testing.T, name string, folder *daemonProcess) *quorumMember {
+	t.Helper()
+	m := &quorumMember{daemonProcess: folder, name: name}
 	m.newAttestorKey(t)
 	m.configure("ATTESTD_JOURNAL_ORIGIN=" + name + ".example/attestd")
 	target, err := url.Parse(m.url)
