@@ -104,7 +104,7 @@ func NewAdmin(opts AdminOptions) *Admin {
 		Connections: connectionLimits{Most: adminConnections},
 	})
 	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), a.chainRoutes(), a.quorumRoutes(), a.consoleRoutes(),
-		opts.Routes)
+		a.approvalRoutes(), opts.Routes)
 	for _, r := range a.routes {
 		a.mount(r)
 	}

@@ -55,6 +55,9 @@ var statuses = map[appliance.Code]int{
 	appliance.CodePolicyHours:       fiber.StatusForbidden,
 	appliance.CodePolicySecond:      fiber.StatusForbidden,
 	appliance.CodeQuorumRefused:     fiber.StatusForbidden,
+	appliance.CodeApprovalRequired:  fiber.StatusForbidden,
+	appliance.CodeApprovalDenied:    fiber.StatusForbidden,
+	appliance.CodeApprovalExpired:   fiber.StatusForbidden,
 
 	appliance.CodeNotFound:   fiber.StatusNotFound,
 	CodeMethodNotAllowed:     fiber.StatusMethodNotAllowed,
@@ -127,6 +130,7 @@ func writeProblem(rctx *fasthttp.RequestCtx, e *appliance.Error, requestID strin
 	body, _ := json.Marshal(wire.Problem{ // strings and numbers only: cannot fail
 		Type: "about:blank", Title: fasthttp.StatusMessage(status), Status: status,
 		Detail: e.Detail, Message: e.Detail, Code: e.Code, Field: e.Field, RequestID: requestID, Members: e.Members,
+		ApprovalID: e.Approval,
 	})
 	resp := &rctx.Response
 	resp.Header.SetContentType("application/problem+json")
@@ -137,7 +141,7 @@ func writeProblem(rctx *fasthttp.RequestCtx, e *appliance.Error, requestID strin
 	case fiber.StatusTooManyRequests, fiber.StatusServiceUnavailable:
 		resp.Header.Set(fiber.HeaderRetryAfter, retryAfter(e))
 	case fiber.StatusForbidden:
-		if e.RetryAfter > 0 { // until the hours that the policy allows
+		if e.RetryAfter > 0 { // until the hours that the policy allows, or while people are asked
 			resp.Header.Set(fiber.HeaderRetryAfter, retryAfter(e))
 		}
 	}

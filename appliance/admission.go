@@ -1,6 +1,11 @@
 package appliance
 
-import "context"
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
 
 // admission is the Condition of an attestation: attesting is not stopped, and the policy allows the record. It uses the
 // policy that is in force when the journal evaluates the condition.
@@ -8,6 +13,10 @@ type admission struct {
 	attestor *Attestor
 	policy   *Policy // loaded by the last Asks
 	second   *Record // first attestation of the address, if the last Decide found that a warning is due
+	keyName  string
+
+	approval *Approval // of this request; nil if people were not asked
+	known    bool      // the journal has attestations to the beneficiary
 }
 
 // Asks implements Condition.
@@ -18,6 +27,13 @@ func (a *admission) Asks(r Record) PastQuery {
 
 // Decide implements Condition.
 func (a *admission) Decide(r Record, past Past) (err error) {
+	if err := a.decide(r, past); err != nil {
+		return err
+	}
+	return a.stillApproved(r)
+}
+
+func (a *admission) decide(r Record, past Past) (err error) {
 	if err := a.attestor.stopped(); err != nil {
 		return err
 	}
@@ -42,5 +58,40 @@ func (a *admission) early(ctx context.Context, r Record) (err error) {
 			return err
 		}
 	}
-	return a.Decide(r, past)
+	return a.decide(r, past)
+}
+
+// approve returns the id of the people's approval, nil if the policy demands none. If it demands one that is missing,
+// the error says so, and people are asked.
+func (a *admission) approve(ctx context.Context, call Call) (*uuid.UUID, error) {
+	if a.policy == nil || len(a.policy.Approvals) == 0 {
+		return nil, nil
+	}
+	if a.attestor.Approvals == nil {
+		return nil, Errorf(CodeInternal, "this appliance cannot ask for approvals")
+	}
+	var err error
+	a.approval, a.known, err = a.attestor.Approvals.admit(ctx, call, a.policy.Approvals)
+	if err != nil || a.approval == nil {
+		return nil, err
+	}
+	return &a.approval.ID, nil
+}
+
+// stillApproved checks the approval at the time of the record, by the policy that is in force then.
+func (a *admission) stillApproved(r Record) error {
+	if a.approval != nil && !r.Time.Before(a.approval.Expires) {
+		return a.approval.refusal(ApprovalExpired, 0)
+	}
+	if a.policy == nil || len(a.policy.Approvals) == 0 {
+		return nil
+	}
+	rule := demanded(a.policy.Approvals, approvalFacts{KeyID: r.KeyID, KeyName: a.keyName, Time: r.Time,
+		NewBeneficiary: !a.known})
+	if rule == nil || a.approval != nil && a.approval.satisfies(*rule) {
+		return nil
+	}
+	e := Errorf(CodeOverloaded, "the policy's demand for approvals changed during the request; repeat it")
+	e.RetryAfter = time.Second
+	return e
 }

@@ -61,6 +61,8 @@ type Record struct {
 	// origin of the log of the appliance for which this one cosigned
 	Coordinator string  `json:"coordinator,omitempty"`
 	Quorum      *Quorum `json:"quorum,omitempty"` // nil unless several appliances signed
+	// the event with which the request waited for people's approval; nil unless the policy demanded one
+	Approval *uuid.UUID `json:"approval,omitempty"`
 	// UTC; set by the journal, never earlier than the previous record
 	Time time.Time `json:"time"`
 	// prevents guessing the addresses from the leaf's public hash

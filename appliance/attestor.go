@@ -52,6 +52,9 @@ type Attestor struct {
 	// have signed, and returns their signatures with the given one. Nil means that this appliance signs alone.
 	Cosign func(ctx context.Context, r CosignRequest) (join func(own Attestation) (*Quorum, error))
 
+	// Approvals keeps the requests that wait for people. It may be nil unless a policy has rules of approvals.
+	Approvals *Approvals
+
 	// Uses counts the signatures of each API key. It may be nil.
 	Uses *KeyUse
 
@@ -100,11 +103,12 @@ func ValidateIdempotencyKey(s string) error {
 // Other errors: CodeAPIKeyRevoked and CodeAPIKeyExpired, if the key was revoked or expired at any time before the
 // record is written; CodePaused and CodeHalted; the errors of a Policy, whose address rules also apply to replays;
 // CodeInvalidIdempotencyKey, CodeHSMUnavailable, CodeAttestorKeyUnavailable, CodeJournalUnavailable, CodeJournalLost,
-// CodeOverloaded, CodeTimeout, CodeQuorumUnreachable, CodeQuorumRefused. After any error, no signature has left the
+// CodeOverloaded, CodeTimeout, CodeQuorumUnreachable, CodeQuorumRefused; CodeApprovalRequired, CodeApprovalDenied and
+// CodeApprovalExpired, which a repeat with the same idempotency key also gets until people approve. After any error, no signature has left the
 // appliance that is not in the journal.
 func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed bool, err error) {
 	e, replayed, err = a.answer(ctx, call)
-	if IsRefusal(err) {
+	if IsRefusal(err) && !waitsForPeople(err) {
 		a.Events.Record(Refusal(call.Key.ID, err))
 	}
 	return e, replayed, err
@@ -205,8 +209,11 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 		IdempotencyKey: call.IdempotencyKey,
 		Coordinator:    call.Coordinator,
 	}
-	admission := &admission{attestor: a}
+	admission := &admission{attestor: a, keyName: call.Key.Name}
 	if err := admission.early(ctx, r); err != nil {
+		return Entry{}, false, err
+	}
+	if r.Approval, err = admission.approve(ctx, call); err != nil {
 		return Entry{}, false, err
 	}
 	if r.Signature, r.Quorum, err = a.signAll(ctx, r.Attestation, signer, call); err != nil {

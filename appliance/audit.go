@@ -66,6 +66,12 @@ type AuditReport struct {
 
 	Signers []AuditedSigner `json:"signers"` // in the order of their first records
 
+	// Approved counts the attestations that name an approval by people. Approvers are enrolled at the end of the
+	// journal, and ApprovalRules are the changes of the rules, of which the operator's events tell.
+	Approved      int64          `json:"approved,omitempty"`
+	Approvers     []Approver     `json:"approvers,omitempty"`
+	ApprovalRules []AuditedRules `json:"approvalRules,omitempty"`
+
 	// Contradictions are by witnesses of this log. They do not count as damage, because a lying witness could cause
 	// them.
 	Contradictions []Contradiction `json:"contradictions,omitempty"` // at most MaxDamages
@@ -79,6 +85,13 @@ type Contradiction struct {
 	Witness string    `json:"witness"` // its name in the appliance's policy
 	Key     string    `json:"key"`     // the LogName of its key
 	Reason  string    `json:"reason"`
+}
+
+// AuditedRules are the rules of approvals from a policy's event on. Empty means that no rule demands an approval.
+type AuditedRules struct {
+	Index int64          `json:"index"` // of the event
+	Time  time.Time      `json:"time"`
+	Rules []ApprovalRule `json:"rules"`
 }
 
 // MaxDamages bounds the lists of an AuditReport: a journal that is damaged throughout needs no longer list.
@@ -100,6 +113,7 @@ type Audit struct {
 	old      []oldLog // logs that this one continues, newest first
 	signers  signers
 	keys     auditedKeys
+	people   *approvals
 	tables   tables
 
 	completed []tlog.Hash // scratch for the result of Add
@@ -109,7 +123,8 @@ type Audit struct {
 // one continues, the leaves must begin with that checkpoint's tree. If earlier is not a checkpoint, the error is
 // CodeInvalidField.
 func NewAudit(verifier note.Verifier, earlier []byte) (*Audit, error) {
-	a := &Audit{verifier: verifier, keys: auditedKeys{byID: make(map[string]auditedKey)}}
+	a := &Audit{verifier: verifier, keys: auditedKeys{byID: make(map[string]auditedKey)},
+		people: newApprovals(verifier.Name())}
 	if earlier != nil {
 		tree, err := OpenCheckpoint(earlier, verifier)
 		switch other := SignerOf(earlier); {
@@ -151,6 +166,7 @@ func (a *Audit) Add(c CheckedLeaf) []tlog.Hash {
 		}
 		a.keys.add(c.Event)
 		a.contradicted(index, c.Event)
+		a.approved(index, c.Entry)
 	}
 	a.order(index, c)
 	a.continued(index, c)
@@ -174,6 +190,24 @@ func (a *Audit) contradicted(index int64, e *Event) {
 		Index: index, ID: e.ID, Time: e.Time, Witness: e.Details[DetailWitness],
 		Key: e.Details[DetailWitnessKey], Reason: e.Details[DetailReason],
 	})
+}
+
+// approved checks the approvals of people. It notes each change of the rules, because an operator may change them alone.
+func (a *Audit) approved(index int64, e Entry) {
+	e.Index = index
+	before := a.people.changed
+	if fault := a.people.add(e); fault != nil {
+		a.Report(Damage{Index: index, ID: e.ID(), Part: "approval", Detail: fault.Error()})
+	}
+	if e.Event == nil {
+		if e.Record.Approval != nil {
+			a.report.Approved++
+		}
+		return
+	}
+	if a.people.changed > before && len(a.report.ApprovalRules) < MaxDamages {
+		a.report.ApprovalRules = append(a.report.ApprovalRules, AuditedRules{index, e.Event.Time, a.people.rules()})
+	}
 }
 
 // order checks that times never decrease. It skips an EventLogContinued, which is newer than the leaves that follow it.
@@ -254,6 +288,7 @@ func (a *Audit) Finish(checkpoint []byte) AuditReport {
 	a.report.Root = root[:]
 	all, unknown := a.signers.finish()
 	a.report.Signers = all
+	a.report.Approvers = a.people.approvers()
 	for _, d := range unknown {
 		a.Report(d)
 	}

@@ -42,6 +42,11 @@ const (
 	CodePolicyCap    Code = "policy_cap"
 	CodePolicySecond Code = "policy_second_beneficiary"
 
+	// The policy demands that people approve the request; see ApprovalRule. Error.Approval is the id.
+	CodeApprovalRequired Code = "approval_required"
+	CodeApprovalDenied   Code = "approval_denied"
+	CodeApprovalExpired  Code = "approval_expired"
+
 	// The appliance is temporarily at fault. The client may repeat the request after Error.RetryAfter.
 	CodeRateLimited            Code = "rate_limited"
 	CodeOverloaded             Code = "overloaded"
@@ -79,6 +84,8 @@ type Error struct {
 	Field      string        // the request member at fault, or empty
 	RetryAfter time.Duration // when to repeat the request; zero means unknown
 	Cause      error         // for the operator's log; may be nil
+
+	Approval string // of CodeApprovalRequired, CodeApprovalDenied and CodeApprovalExpired: the approval's id
 
 	Members []MemberFailure // of CodeQuorumUnreachable and CodeQuorumRefused: why members did not sign
 }

@@ -50,8 +50,9 @@ type Hours []Opening
 
 // Opening is a range of time on some days of the week.
 type Opening struct {
-	Days     [7]bool // indexed by time.Weekday: the days on which it begins
-	From, To int     // minutes of the day; if To <= From, To is on the next day
+	Days [7]bool `json:"days"` // indexed by time.Weekday: the days on which it begins
+	From int     `json:"from"` // minute of the day
+	To   int     `json:"to"`   // as From; if To <= From, it is on the next day
 }
 
 const dayMinutes = 24 * 60

@@ -109,6 +109,7 @@ func (e Entry) WithoutAddresses() Entry {
 		event.Salt, event.Details = Salt{}, maps.Clone(event.Details)
 		delete(event.Details, DetailUnspendable)
 		delete(event.Details, DetailBeneficiary)
+		delete(event.Details, detailIdempotencyKey)
 		e.Event = &event
 	}
 	return e
@@ -230,6 +231,9 @@ func EncodeLeaf(r Record) ([]byte, error) {
 			return nil, fmt.Errorf("record: %w", err)
 		}
 		b = append(append(b, `,"quorum":`...), quorum...)
+	}
+	if r.Approval != nil {
+		b = append(append(append(b, `,"approval":"`...), r.Approval.String()...), '"')
 	}
 	when, err := r.Time.UTC().MarshalJSON()
 	if err != nil {

@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -23,6 +24,7 @@ type Policy struct {
 	Zone              *time.Location
 	Hours             Hours
 	SecondBeneficiary SecondBeneficiary
+	Approvals         []ApprovalRule // of those, the first that applies to a request
 }
 
 // Sides are address lists by role in a request.
@@ -99,7 +101,7 @@ func (p *Policy) decide(r Record, past Past) (second *Record, err error) {
 		return nil, err
 	}
 	local := r.Time.In(p.zone())
-	if err := p.Hours.check(local); err != nil {
+	if err := p.Hours.check(local); err != nil && !p.approvedOutsideHours() {
 		return nil, err
 	}
 	for i, c := range p.caps(r.KeyID) {
@@ -134,6 +136,19 @@ func (p *Policy) caps(keyID string) []Cap {
 	return p.Caps
 }
 
+// approvedOutsideHours reports whether people may approve a request outside the hours.
+func (p *Policy) approvedOutsideHours() bool {
+	return slices.ContainsFunc(p.Approvals, func(r ApprovalRule) bool { return r.When == ApproveOutsideHours })
+}
+
+// ApprovalsDetail returns the rules as a detail of the policy's event, "" without rules.
+func (p *Policy) ApprovalsDetail() (name, value string) {
+	if p == nil {
+		return detailRules, ""
+	}
+	return detailRules, encodeApprovalRules(p.Approvals)
+}
+
 func (p *Policy) zone() *time.Location {
 	if p.Zone == nil {
 		return time.UTC
@@ -147,6 +162,15 @@ func IsRefusal(err error) bool {
 	switch CodeOf(err) {
 	case CodeScreened, CodePolicyDeny, CodePolicyAllow, CodePolicyKey, CodePolicyHours, CodePolicyCap, CodePolicySecond,
 		CodeQuorumRefused:
+		return true
+	}
+	return waitsForPeople(err)
+}
+
+// waitsForPeople reports whether an error is about an approval. Approvals have events of their own.
+func waitsForPeople(err error) bool {
+	switch CodeOf(err) {
+	case CodeApprovalRequired, CodeApprovalDenied, CodeApprovalExpired:
 		return true
 	}
 	return false

@@ -39,7 +39,8 @@ func TestConsoleInChromium(t *testing.T) {
 		}
 	}
 	for _, script := range []string{"access",
-		"oidc", "overview", "attestations", "keys", "quorum", "replica", "audit", "settings", "front"} {
+		"oidc", "overview", "attestations", "keys", "approvals", "quorum", "replica", "audit", "settings",
+		"front"} {
 		t.Run(script, func(t *testing.T) {
 			t.Parallel()
 			clienttest.Node(t, "browser/run.mjs", script)

@@ -121,7 +121,11 @@ func configure(dir string) (*config.Config, error) {
 	if _, err := hsm.Init(context.Background(), hsm.InitOptions{URI: uri, SOPIN: folder.SOPIN}); err != nil {
 		return nil, err
 	}
-	file := filepath.Join(dir, "attestd.yaml")
+	file, policy := filepath.Join(dir, "attestd.yaml"), filepath.Join(dir, "policy.yaml")
+	rules := "approvals: [{ when: { api_key: [approved] }, approvers: [alice, bob, carol], required: 2, within: 1h }]\n"
+	if err := os.WriteFile(policy, []byte(rules), 0o600); err != nil {
+		return nil, err
+	}
 	text := fmt.Sprintf(`data_dir: %q
 server: { listen: "127.0.0.1:0" }
 admin: { socket: %q }
@@ -129,8 +133,9 @@ metrics: { listen: "" }
 console: { listen: "127.0.0.1:0" }
 hsm: { uri: %q }
 journal: { origin: example.com/console }
+attestation: { policy: %q }
 graphql: { upstream_headers: ["x-api-key: a-secret-of-the-upstream"] }
-`, filepath.Join(dir, "data"), filepath.Join(dir, "admin.sock"), uri.String())
+`, filepath.Join(dir, "data"), filepath.Join(dir, "admin.sock"), uri.String(), policy)
 	issuer, err := console.Issuer()
 	if err != nil {
 		return nil, err

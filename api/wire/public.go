@@ -20,6 +20,8 @@ type Problem struct {
 	Field     string         `json:"field,omitempty"` // the invalid member of the request
 	RequestID string         `json:"requestId,omitempty"`
 
+	ApprovalID string `json:"approvalId,omitempty"` // of the codes that begin with approval_
+
 	Members []appliance.MemberFailure `json:"members,omitempty"` // of a quorum, which did not sign
 }
 

@@ -95,7 +95,9 @@ type running struct {
 	reloading    sync.Mutex            // held by a reload
 	overdue      *time.Timer           // ends the process if a part does not end; nil until the daemon stops
 	governed     atomic.Pointer[rules] // the policy files in effect; nil before the first
-	seconds      atomic.Uint64         // number of warnings about a second beneficiary
+	// the policy has rules of approvals
+	demandsApprovals atomic.Bool
+	seconds          atomic.Uint64 // number of warnings about a second beneficiary
 }
 
 // Serve runs the daemon until ctx ends or a part of it fails.
@@ -139,6 +141,7 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	defer endWatch()
 	go r.watchdog(watching)
 	go r.watchTokens(watching)
+	go r.loadApprovals(watching)
 	defer r.follow(ctx)()      // ends before the replica is closed
 	defer r.watchChains(ctx)() // ends before its file is closed
 	defer r.gatherCosignatures(ctx)()
@@ -211,6 +214,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	}
 	r.attestor.Trace = r.tracing.forParts()
 	r.openEvents()
+	r.openApprovals()
 	r.governFirst(before, policy)
 	r.attestor.Second = r.second
 	r.signer, err = openSigners(ctx, r.config, newest, r.logger, logins, r.keysChanged)

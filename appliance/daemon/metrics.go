@@ -56,6 +56,7 @@ func (r *running) measure() {
 		gauge("attestd_halted", "1 if the watchtower has halted attesting, 0 otherwise.", func() float64 { return oneIf(r.store.Stop.State().Halted != nil) }),
 		gauge("attestd_journal_ahead_seconds", "Seconds by which the newest attestation is ahead of the clock, after the clock was set back; 0 otherwise.",
 			func() float64 { return r.store.Ahead().Seconds() }),
+		gauge("attestd_approvals_waiting", "Requests that wait for the approval of people; NaN if the journal cannot be read.", r.waitingApprovals),
 		gauge("attestd_hsm_waiting", "Attestations that wait for the HSM.", func() float64 { return float64(r.attestor.Waiting()) }),
 	)
 }

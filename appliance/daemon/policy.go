@@ -86,6 +86,7 @@ func (r *running) govern(p *appliance.Policy) {
 	r.attestor.Govern(p)
 	next := rulesOf(p)
 	r.governed.Store(&next)
+	r.demandsApprovals.Store(p != nil && len(p.Approvals) > 0)
 }
 
 // settingsInEffect returns the settings that the members of a cluster compare.
@@ -106,7 +107,7 @@ func (r *running) governFirst(before rules, p *appliance.Policy) {
 	governed := *r.governed.Load()
 	if none := (rules{}); governed != none || before != none {
 		r.logger.Info("policy: loaded", "policy", governed.Policy.hash(), "screening_list", governed.Screening.hash())
-		r.events.Record(policyEvent(before, governed, ""))
+		r.events.Record(policyEvent(before, governed, p, ""))
 	}
 	if err := governed.write(r.config.DataDir); err != nil { // the next start compares with older rules
 		r.logger.Warn("policy: cannot save the policy's size, so the next start cannot detect a shortened policy",
@@ -116,10 +117,11 @@ func (r *running) governFirst(before rules, p *appliance.Policy) {
 
 // policyEvent returns the event of a policy that replaces another one. It has the hash of each file in effect. by is
 // empty at the start of the daemon.
-func policyEvent(before, next rules, by string) appliance.Event {
+func policyEvent(before, next rules, p *appliance.Policy, by string) appliance.Event {
+	approvals, text := p.ApprovalsDetail()
 	details := map[string]string{
 		"policy": next.Policy.hash(), "policyBefore": before.Policy.hash(),
-		"screeningList": next.Screening.hash(), "screeningListBefore": before.Screening.hash(),
+		"screeningList": next.Screening.hash(), "screeningListBefore": before.Screening.hash(), approvals: text,
 	}
 	maps.DeleteFunc(details, func(_, hash string) bool { return hash == "" })
 	return appliance.Event{Kind: appliance.EventPolicy, By: by, Details: details}

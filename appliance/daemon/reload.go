@@ -38,7 +38,7 @@ func (r *running) reload(by string) ([]string, error) {
 // effect.
 func (r *running) recordReload(by string, policy *appliance.Policy, changed, needRestart []string) error {
 	if before, next := *r.governed.Load(), rulesOf(policy); !next.equal(before) {
-		if err := r.events.Append(context.Background(), policyEvent(before, next, by)); err != nil {
+		if err := r.events.Append(context.Background(), policyEvent(before, next, policy, by)); err != nil {
 			return err
 		}
 		if err := next.write(r.config.DataDir); err != nil { // the next start compares with older rules

@@ -100,13 +100,13 @@ func TestTheEventOfAPolicyCoversEachFile(t *testing.T) {
 	if first.equal(second) || !first.Policy.same(second.Policy) {
 		t.Error("another screening list is not another state of the rules")
 	}
-	d := policyEvent(first, second, "alice").Details
+	d := policyEvent(first, second, nil, "alice").Details
 	if d["policy"] == "" || d["policy"] != d["policyBefore"] || d["screeningList"] == "" ||
 		d["screeningList"] == d["screeningListBefore"] {
 		t.Errorf("the event has %v", d)
 	}
 	c.Attestation.ScreeningList = ""
-	if d := policyEvent(second, read(), "").Details; d["screeningList"] != "" ||
+	if d := policyEvent(second, read(), nil, "").Details; d["screeningList"] != "" ||
 		d["screeningListBefore"] != second.Screening.SHA256 {
 		t.Errorf("without the list the event has %v", d)
 	}

@@ -173,6 +173,7 @@ func (r *reader) text(n *yaml.Node, what string) (string, bool) {
 }
 
 func (r *reader) policy(p *appliance.Policy, n *yaml.Node) {
+	var rules []placed
 	r.mapping(n, "the policy",
 		member{"deny", func(n *yaml.Node) { p.Deny = r.sides(n, "deny") }},
 		member{"allow", func(n *yaml.Node) { p.Allow = r.sides(n, "allow") }},
@@ -183,7 +184,9 @@ func (r *reader) policy(p *appliance.Policy, n *yaml.Node) {
 		}},
 		member{"caps", func(n *yaml.Node) { p.Caps = r.caps(n) }},
 		member{"keys", func(n *yaml.Node) { p.Keys = r.keys(n) }},
+		member{"approvals", func(n *yaml.Node) { rules = r.approvals(n) }},
 	)
+	r.complete(p, rules)
 }
 
 func (r *reader) sides(n *yaml.Node, what string) (s appliance.Sides) {

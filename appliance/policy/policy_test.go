@@ -3,6 +3,7 @@ package policy_test
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -77,6 +78,32 @@ keys:
 	}
 }
 
+// approvals returns a policy with one rule.
+func approvals(more string) string {
+	return "approvals:\n  - { approvers: [alice, bob], required: 2, within: 24h, " + more + " }\n"
+}
+
+func TestRulesOfApprovalsAreRead(t *testing.T) {
+	t.Parallel()
+	p := read(t, approvals("when: new_beneficiary")+`
+  - { when: { api_key: [payments] }, approvers: [carol], required: 1, within: 90m }
+  - { when: outside_hours, approvers: [carol], required: 1, within: 1h }
+hours: [{ from: 08:00, to: 18:00 }]
+time_zone: Europe/Berlin
+`)
+	all := [7]bool{true, true, true, true, true, true, true}
+	want := []appliance.ApprovalRule{
+		{When: appliance.ApproveNewBeneficiary, Approvers: []string{"alice", "bob"}, Required: 2, WithinSeconds: 86400},
+		{When: appliance.ApproveAPIKey, APIKeys: []string{"payments"}, Approvers: []string{"carol"}, Required: 1,
+			WithinSeconds: 5400},
+		{When: appliance.ApproveOutsideHours, Hours: appliance.Hours{{Days: all, From: 480, To: 1080}},
+			TimeZone: "Europe/Berlin", Approvers: []string{"carol"}, Required: 1, WithinSeconds: 3600},
+	}
+	if !reflect.DeepEqual(p.Approvals, want) {
+		t.Errorf("got  %+v\nwant %+v", p.Approvals, want)
+	}
+}
+
 func TestAPolicyThatSaysNothingWarnsOfASecondBeneficiary(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "# nothing\n", "deny:\n"} {
@@ -107,14 +134,29 @@ func TestEachMistakeIsNamedWithItsLine(t *testing.T) {
 		"keys: { payments: {} }":              `keys: "payments" is not an API key's id, as 'attestd key list' shows it`,
 		"keys:\n  " + key + ":\n    rate: 10/s": `line 3: unknown name "rate" in keys.` + key +
 			`; did you mean caps?`,
-		"hours: [{ from: 8, to: 18:00 }]":                     `from: "8" is not a time of the day such as 08:00`,
-		"hours: [{ from: 08:00 }]":                            `hours: from and to are required`,
-		"hours: [{ from: 08:00, to: 08:00 }]":                 `hours: from and to are equal`,
-		"hours: [{ from: 24:00, to: 08:00 }]":                 `hours: the times must be within one day`,
-		"hours: [{ days: [], from: 08:00, to: 09:00 }]":       `hours: days are required`,
-		"hours: [{ days: [monday], from: 08:00, to: 09:00 }]": `unknown day "monday"; use one of sun, mon`,
-		"hours: { from: 08:00, to: 18:00 }":                   `line 1: hours must be a list`,
-		"deny: {":                                             "line 1",
+		"hours: [{ from: 8, to: 18:00 }]":                                           `from: "8" is not a time of the day such as 08:00`,
+		"hours: [{ from: 08:00 }]":                                                  `hours: from and to are required`,
+		"hours: [{ from: 08:00, to: 08:00 }]":                                       `hours: from and to are equal`,
+		"hours: [{ from: 24:00, to: 08:00 }]":                                       `hours: the times must be within one day`,
+		"hours: [{ days: [], from: 08:00, to: 09:00 }]":                             `hours: days are required`,
+		"hours: [{ days: [monday], from: 08:00, to: 09:00 }]":                       `unknown day "monday"; use one of sun, mon`,
+		"hours: { from: 08:00, to: 18:00 }":                                         `line 1: hours must be a list`,
+		"approvals: {}":                                                             `line 1: approvals must be a list`,
+		approvals("when: sometimes"):                                                `line 2: approvals: when: "sometimes" is not new_beneficiary`,
+		approvals("when: outside_hours"):                                            `line 2: approvals: when: outside_hours needs hours`,
+		approvals("when: api_key"):                                                  `line 2: approvals: when: api_key needs a list of API keys`,
+		approvals("when: { key: [a] }"):                                             `unknown name "key" in when; did you mean api_key?`,
+		approvals("api_key: [payments]"):                                            `api_key belongs into when, such as when: { api_key: [payments] }`,
+		approvals("when: always, required: 3"):                                      `"required" occurs twice`,
+		approvals("when: always, approver: [x]"):                                    `unknown name "approver" in approvals; did you mean approvers?`,
+		strings.Replace(approvals("when: always"), "required: 2", "required: 3", 1): `required: 3 is not a count from 1 to 2`,
+		strings.Replace(approvals("when: always"), "required: 2", "required: 0", 1): `required: 0 is not a count from 1 to 2`,
+		strings.Replace(approvals("when: always"), "required: 2", "required: x", 1): `required: "x" is not a count`,
+		strings.Replace(approvals("when: always"), "bob", "alice", 1):               `approvers: a name occurs twice`,
+		strings.Replace(approvals("when: always"), "bob", "b b", 1):                 `approvers: "b b" must be 1 to 64`,
+		strings.Replace(approvals("when: always"), "24h", "1s", 1):                  `within: must be a time from 1m0s to 720h`,
+		strings.Replace(approvals("when: always"), "24h", "1 day", 1):               `within: "1 day" is not a time in whole seconds`,
+		"deny: {": "line 1",
 	} {
 		_, err := policy.Read(strings.NewReader(text))
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -9,6 +9,7 @@ import { chromium } from "playwright-core"
 
 const rig = JSON.parse(process.env.RIG) // url of the console, socket, api, key
 export const url = rig.url
+export const api = rig.api
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8")
 const browser = await chromium.launch({
   executablePath: process.env.CHROMIUM,

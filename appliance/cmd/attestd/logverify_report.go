@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/text"
@@ -103,6 +104,7 @@ func (r logReport) write(w io.Writer) {
 	for _, s := range r.Signers {
 		fmt.Fprintf(w, "signer %s\n", s)
 	}
+	r.writeApprovals(w)
 	for _, c := range r.Contradictions {
 		fmt.Fprintf(w, "event %s (record %d): at %s, witness %s (%s) contradicted this log: %s\n",
 			c.ID, c.Index, text.Time(c.Time), c.Witness, c.Key, c.Reason)
@@ -130,5 +132,28 @@ func (r logReport) write(w io.Writer) {
 	}
 	if r.Witnessed != nil && r.OK {
 		fmt.Fprintf(w, "witnessed: %s\n", r.Witnessed.text)
+	}
+}
+
+// writeApprovals writes what an auditor compares with what the people say: who may approve, and each change of the
+// rules, which the operator makes alone.
+func (r logReport) writeApprovals(w io.Writer) {
+	for _, c := range r.ApprovalRules {
+		rules := make([]string, len(c.Rules))
+		for i, rule := range c.Rules {
+			rules[i] = rule.String()
+		}
+		if len(rules) == 0 {
+			rules = []string{"none: no attestation needs an approval"}
+		}
+		fmt.Fprintf(w, "rules of approvals from record %d on (%s): %s\n", c.Index, text.Time(c.Time),
+			strings.Join(rules, "; "))
+	}
+	for _, who := range r.Approvers {
+		fmt.Fprintf(w, "approver %s, passkey %s, enrolled %s by event %s, approved by %s\n", who.Name,
+			who.Fingerprint()[:16], text.Time(who.Enrolled), who.Event, approvedBy(who))
+	}
+	if r.Approved > 0 {
+		fmt.Fprintf(w, "%d attestations name an approval\n", r.Approved)
 	}
 }

@@ -34,7 +34,7 @@ func TestTheExampleOfAPolicyIsOne(t *testing.T) {
 	}
 	if len(p.Deny.Beneficiary) == 0 || len(p.Allow.Unspendable) == 0 || p.SecondBeneficiary != appliance.RefuseSecond ||
 		p.Zone == nil ||
-		len(p.Hours) != 2 || len(p.Caps) != 2 || len(p.Keys) != 1 {
+		len(p.Hours) != 2 || len(p.Caps) != 2 || len(p.Keys) != 1 || len(p.Approvals) != 1 {
 		t.Errorf("%+v", p)
 	}
 	for id, k := range p.Keys {

@@ -1,0 +1,41 @@
+package daemon
+
+import (
+	"context"
+	"math"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// openApprovals keeps the requests that wait for people. It reads the journal only if a policy demands approvals, or an
+// operator asks for them.
+func (r *running) openApprovals() {
+	r.attestor.Approvals = appliance.NewApprovals(appliance.ApprovalsOptions{
+		Journal: r.attestor.Journal, Events: r.events, Origin: r.store.LogKey.Verifier.Name(),
+	})
+}
+
+// loadApprovals reads the journal in the background, so that the first request need not wait for that.
+func (r *running) loadApprovals(ctx context.Context) {
+	if !r.demandsApprovals.Load() {
+		return
+	}
+	if err := r.attestor.Approvals.Load(ctx); err != nil && ctx.Err() == nil {
+		r.logger.Warn("approvals: the journal cannot be read; requests that need an approval are refused until it can",
+			"error", err.Error())
+	}
+}
+
+// waitingApprovals returns how many approvals wait: 0 if the policy demands none, NaN if the journal cannot be read.
+func (r *running) waitingApprovals() float64 {
+	if !r.demandsApprovals.Load() {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
+	defer cancel()
+	n, err := r.attestor.Approvals.Waiting(ctx)
+	if err != nil {
+		return math.NaN()
+	}
+	return float64(n)
+}
