@@ -64,6 +64,10 @@ func (n *node) redemptions(ctx context.Context, c *Contract, first,
 
 func (n *node) logs(ctx context.Context, q ethereum.FilterQuery) (logs []types.Log, err error) {
 	q.Topics = [][]common.Hash{{topicAttested, topicRedeemed}}
+	return n.filter(ctx, q)
+}
+
+func (n *node) filter(ctx context.Context, q ethereum.FilterQuery) (logs []types.Log, err error) {
 	err = n.do(ctx, "events", func(ctx context.Context) error {
 		logs, err = n.eth.FilterLogs(ctx, q)
 		return err

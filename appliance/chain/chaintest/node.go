@@ -50,6 +50,12 @@ type Node struct {
 // New starts a node. It stops when the test ends.
 func New(t testing.TB) *Node {
 	t.Helper()
+	return NewChain(t, params.AllDevChainProtocolChanges.ChainID.Int64())
+}
+
+// NewChain starts a node of a chain with that id. It stops when the test ends.
+func NewChain(t testing.TB, id int64) *Node {
+	t.Helper()
 	key, err := crypto.GenerateKey()
 	check(t, err)
 	stack, err := node.New(&node.Config{
@@ -61,11 +67,15 @@ func New(t testing.TB) *Node {
 	alloc := core.SystemContractAllocs()
 	alloc[crypto.PubkeyToAddress(key.PublicKey)] = types.Account{Balance: new(big.Int).Lsh(big.NewInt(1), 100)}
 	alloc[common.Address(Contract)] = types.Account{Code: contract(), Balance: new(big.Int)}
+	alloc[common.Address(Emitter)] = types.Account{Code: emitter(), Balance: new(big.Int)}
 	alloc[common.Address(Attestor)] = types.Account{Code: attestorContract(), Balance: new(big.Int)}
 	conf := ethconfig.Defaults
-	conf.Genesis = &core.Genesis{Config: params.AllDevChainProtocolChanges, GasLimit: ethconfig.Defaults.Miner.GasCeil,
+	rules := *params.AllDevChainProtocolChanges
+	rules.ChainID = big.NewInt(id)
+	conf.Genesis = &core.Genesis{Config: &rules, GasLimit: ethconfig.Defaults.Miner.GasCeil,
 		Alloc: alloc}
 	conf.SyncMode, conf.TxPool.NoLocals, conf.LogNoHistory = ethconfig.FullSync, true, true
+	conf.RPCTxFeeCap = 0                                                   // none
 	conf.TrieCleanCache, conf.TrieDirtyCache, conf.SnapshotCache = 8, 8, 8 // MiB; small, because tests run many nodes
 	backend, err := eth.New(stack, &conf)
 	check(t, err)
@@ -131,6 +141,9 @@ func (n *Node) Redeem(t testing.TB, a appliance.Attestation, amount int64) (tx a
 	receipt := n.send(t, Contract, call)
 	return appliance.Digest(receipt.TxHash), receipt.BlockNumber.Uint64()
 }
+
+// gasLimit is the most that a transaction may use (EIP-7825).
+const gasLimit = 1 << 24
 
 // send mines a transaction. The test fails if the transaction does.
 func (n *Node) send(t testing.TB, to appliance.Address, data []byte) *types.Receipt {

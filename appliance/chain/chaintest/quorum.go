@@ -96,7 +96,7 @@ func (n *Node) transact(t testing.TB, to *common.Address, data []byte) *types.Re
 	check(t, err)
 	tx, err := types.SignNewTx(n.key, types.LatestSignerForChainID(chainID), &types.DynamicFeeTx{
 		ChainID: chainID, Nonce: n.nonce, GasTipCap: big.NewInt(params.GWei), GasFeeCap: big.NewInt(100 * params.GWei),
-		Gas: 3_000_000, To: to, Data: data,
+		Gas: gasLimit, To: to, Data: data,
 	})
 	check(t, err)
 	check(t, n.client.SendTransaction(ctx, tx))
