@@ -54,7 +54,9 @@ type AdminOptions struct {
 	Upstream follower.Upstream
 	// Chain watches contracts, and Redemptions stores the redemptions that it has read. Both are nil if no contract is
 	// watched.
-	Chain        *chain.Watchtower
+	Chain *chain.Watchtower
+	// Indexer reads chains into Replica; nil if graphql.source is not chains.
+	Indexer      Indexer
 	Redemptions  chain.Store
 	ReplicaReady func() error // see Options
 	Witnesses    Witnesses    // nil means no witnesses
@@ -103,8 +105,8 @@ func NewAdmin(opts AdminOptions) *Admin {
 		ReadTimeout: adminReadTimeout, IdleTimeout: adminIdleTimeout, EachWriteTimeout: adminWriteTimeout,
 		Connections: connectionLimits{Most: adminConnections},
 	})
-	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), a.chainRoutes(), a.quorumRoutes(), a.consoleRoutes(),
-		a.approvalRoutes(), opts.Routes)
+	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), a.chainRoutes(), a.indexerRoutes(), a.quorumRoutes(),
+		a.consoleRoutes(), a.approvalRoutes(), opts.Routes)
 	for _, r := range a.routes {
 		a.mount(r)
 	}

@@ -43,7 +43,9 @@ func (r *RPC) String() string { return r.n.shown }
 func (r *RPC) ChainID(ctx context.Context) (string, error) { return r.n.chainID(ctx) }
 
 // HasCode reports whether there is a contract at an address.
-func (r *RPC) HasCode(ctx context.Context, at appliance.Address) (bool, error) { return r.n.hasCode(ctx, at) }
+func (r *RPC) HasCode(ctx context.Context, at appliance.Address) (bool, error) {
+	return r.n.hasCode(ctx, at)
+}
 
 // Safe returns the highest finalized block, or the highest one with that many blocks on top of it. ok is false if there
 // is none yet.

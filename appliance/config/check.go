@@ -58,11 +58,12 @@ func (c *Config) validate() error {
 	check(c.HSM.Sessions >= 0 && c.HSM.Sessions <= maxSessions, "hsm.sessions: must be 0 to %d", maxSessions)
 	check(c.HSM.CallTimeout >= 0 && c.HSM.CallTimeout < max(c.Server.RequestTimeout, 1), "hsm.call_timeout: must be shorter than server.request_timeout (%s), and not less than zero", c.Server.RequestTimeout)
 	c.validateWorker(check)
-	check(slices.Contains([]string{FromReplica, FromProxy, FromOff}, c.GraphQL.Source), "graphql.source: %q is not replica, proxy or off", c.GraphQL.Source)
+	check(slices.Contains([]string{FromReplica, FromChains, FromProxy, FromOff}, c.GraphQL.Source), "graphql.source: %q is not replica, chains, proxy or off", c.GraphQL.Source)
 	c.validateUpstream(check)
 	c.validateSinks(check)
 	c.validateOrigins(check)
 	c.validateChain(check)
+	c.validateIndexer(check)
 	c.validateQuorum(check)
 	check(c.Limits.GraphQLRate != appliance.Rate{}, "limits.graphql_rate: must be a rate such as 100/s, or unlimited")
 	g := c.GraphQL
@@ -131,6 +132,7 @@ const (
 // The values of graphql.source. FromProxy is also a value of graphql.fallback.
 const (
 	FromReplica = "replica"
+	FromChains  = "chains"
 	FromProxy   = "proxy"
 	FromOff     = "off"
 )

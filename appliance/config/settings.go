@@ -130,7 +130,8 @@ type Config struct {
 		PollInterval time.Duration `koanf:"poll_interval"`
 		Halt         bool          `koanf:"halt"`
 	} `koanf:"chain"`
-	Quorum  quorumConfig `koanf:"quorum"`
+	Indexer indexerConfig `koanf:"indexer"`
+	Quorum  quorumConfig  `koanf:"quorum"`
 	GraphQL struct {
 		Source            string         `koanf:"source"`
 		Upstream          string         `koanf:"upstream"`
@@ -188,7 +189,7 @@ type Setting struct {
 
 // Settings returns all settings in display order.
 func Settings() []Setting {
-	return slices.Concat(attestingSettings(), consoleSettings(), auditSettings(), chainSettings(), quorumSettings(), graphqlSettings(), []Setting{
+	return slices.Concat(attestingSettings(), consoleSettings(), auditSettings(), chainSettings(), quorumSettings(), graphqlSettings(), indexerSettings(), []Setting{
 		{"log.level", "info", "debug, info, warn or error"},
 		{"log.format", "auto", "text, json, or auto: text on a terminal, otherwise json"},
 	})
@@ -253,7 +254,7 @@ func attestingSettings() []Setting {
 
 func graphqlSettings() []Setting {
 	return []Setting{
-		{"graphql.source", FromReplica, "source of GraphQL answers: replica (the local copy), proxy (graphql.upstream) or off"},
+		{"graphql.source", FromReplica, "source of GraphQL answers: replica (the local copy), chains (the local copy, filled from the nodes of indexer.chains), proxy (graphql.upstream) or off"},
 		{"graphql.upstream", "", "another GraphQL endpoint of the same API, such as https://example.com/v1/graphql, which the replica follows or to which the proxy forwards; if empty, no upstream is used"},
 		{"graphql.upstream_headers", []string{}, "headers sent to the upstream, each \"Name: value\"; file:/path or credential:NAME in place of the value refers to its location"},
 		{"graphql.upstream_ca", "", "PEM file of the certificate authorities for the upstream's certificate; if empty, the system's"},

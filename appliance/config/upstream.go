@@ -12,7 +12,7 @@ import (
 
 // AsksUpstream reports whether the appliance sends requests to an upstream, for the replica or for clients.
 func (c *Config) AsksUpstream() bool {
-	return c.GraphQL.Upstream != "" && c.GraphQL.Source != FromOff
+	return c.GraphQL.Upstream != "" && (c.GraphQL.Source == FromReplica || c.GraphQL.Source == FromProxy)
 }
 
 // Follows reports whether the replica follows an upstream.

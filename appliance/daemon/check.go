@@ -97,6 +97,7 @@ func NotChecked(c *config.Config) []string {
 		{c.Store.URL != "", "the database (store.url)"},
 		{c.AsksUpstream(), "the upstream (graphql.upstream)"},
 		{len(c.Chain.Contracts) > 0, "the RPCs (chain.contracts)"},
+		{c.Indexes(), "the RPCs (indexer.chains)"},
 		{c.Journal.Witnesses != "", "the witnesses (journal.witnesses)"},
 		{len(c.Audit.Sinks) > 0, "the sinks (audit.sinks)"},
 		{len(c.Quorum.Members) > 0, "the other members of the quorum (quorum.members)"},
@@ -110,7 +111,7 @@ func NotChecked(c *config.Config) []string {
 
 // CheckClients returns an error if the client of a database, an upstream, an RPC or a sink refuses its configuration.
 func CheckClients(c *config.Config) error {
-	return errors.Join(CheckStore(c), CheckUpstream(c), CheckChain(c), CheckSinks(c))
+	return errors.Join(CheckStore(c), CheckUpstream(c), CheckChain(c), CheckIndexer(c), CheckSinks(c))
 }
 
 // CheckUpstream returns an error if the client of an upstream refuses its configuration.

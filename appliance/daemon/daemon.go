@@ -27,6 +27,7 @@ import (
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/index/indexer"
 	"github.com/attestd/attestd/appliance/quorum"
 	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/appliance/witness"
@@ -67,11 +68,12 @@ type running struct {
 	options  Options
 	logger   *slog.Logger
 	store    *Store
-	replica  *replica.Kept      // nil if graphql.source is not replica
+	replica  *replica.Kept      // nil if graphql.source is neither replica nor chains
 	upstream *upstream.Client   // nil if there is none
 	follower *follower.Follower // follows upstream into replica; nil if nothing is followed
 	redeemed *redemptions.Store // redemptions that the watchtower has read; nil if no contract is watched
 	tower    *chain.Watchtower  // nil if no contract is watched
+	indexer  *indexer.Indexer   // reads chains into replica; nil if graphql.source is not chains
 	quorum   *quorum.Quorum     // nil if this appliance signs alone
 	signer   *signers
 	signs    atomic.Value // the signer's address, a string; nil until it is known
@@ -143,6 +145,7 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	go r.watchTokens(watching)
 	go r.loadApprovals(watching)
 	defer r.follow(ctx)()      // ends before the replica is closed
+	defer r.indexChains(ctx)() // ends before the replica is closed
 	defer r.watchChains(ctx)() // ends before its file is closed
 	defer r.gatherCosignatures(ctx)()
 	err = r.wait(ctx, failed, hangup)
@@ -199,10 +202,13 @@ func (r *running) open(ctx context.Context) (err error) {
 	if r.witnesses, err = OpenWitnesses(r.config, r.store, WitnessOptions{Version: r.options.Version, Logger: r.logger, Record: record}); err != nil {
 		return err
 	}
-	if r.config.GraphQL.Source == config.FromReplica {
+	if r.config.HasReplica() {
 		r.replica = KeepReplica(r.config, r.logger)
 	}
 	if err := r.openUpstream(); err != nil {
+		return err
+	}
+	if err := r.openIndexer(); err != nil {
 		return err
 	}
 	newest, err := r.newestSigner(ctx)
@@ -283,6 +289,9 @@ func (r *running) adminOptions() api.AdminOptions {
 	}
 	if r.tower != nil {
 		o.Chain, o.Redemptions = r.tower, r.redeemed
+	}
+	if r.indexer != nil {
+		o.Indexer = r.indexer
 	}
 	if r.quorum != nil {
 		o.Quorum = r.quorum

@@ -33,6 +33,9 @@ func (r *running) measure() {
 	if r.tower != nil {
 		r.registry.MustRegister(newChainMetrics(r.tower))
 	}
+	if r.indexer != nil {
+		r.registry.MustRegister(newIndexerMetrics(r.indexer))
+	}
 	if r.store.Database != nil {
 		r.registry.MustRegister(newClusterMetrics(r.store.Database))
 	}

@@ -83,6 +83,7 @@ func checks() []checkup {
 		{"sinks", checkSinks},
 		{"replica", checkReplica},
 		{"upstream", checkFollowing},
+		{"indexer", checkIndexer},
 		{"clock", checkClock},
 		{"disk space", checkDiskSpace},
 		{"disk sync", checkDiskSync},

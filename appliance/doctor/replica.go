@@ -9,7 +9,6 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
-	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index"
@@ -21,7 +20,7 @@ import (
 const staleReplica = 24 * time.Hour
 
 func checkReplica(ctx context.Context, p *subject) []Finding {
-	if p.config.GraphQL.Source != config.FromReplica {
+	if !p.config.HasReplica() {
 		return nil
 	}
 	return append([]Finding{p.judgeReplica(ctx)}, p.setAside()...)

@@ -1,11 +1,14 @@
 package chaintest
 
 import (
+	"math/big"
 	"testing"
 
+	"github.com/ethereum/go-ethereum/accounts/abi"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/core/vm"
+	"github.com/ethereum/go-ethereum/crypto"
 
 	"github.com/attestd/attestd/appliance"
 )
@@ -85,3 +88,31 @@ func callOf(events []Emission) (call []byte) {
 	}
 	return call
 }
+
+// Argument is a parameter of an event that is not indexed: its Solidity type, and its value as go-ethereum's package
+// abi takes it.
+type Argument struct {
+	Type  string
+	Value any
+}
+
+// Event returns the emission of a Solidity event. topics are the indexed parameters.
+func Event(signature string, topics []common.Hash, data ...Argument) Emission {
+	var arguments abi.Arguments
+	var values []any
+	for _, a := range data {
+		solidity, err := abi.NewType(a.Type, "", nil)
+		if err != nil {
+			panic(err)
+		}
+		arguments, values = append(arguments, abi.Argument{Type: solidity}), append(values, a.Value)
+	}
+	packed, err := arguments.Pack(values...)
+	if err != nil {
+		panic(err)
+	}
+	return Emission{Topics: append([]common.Hash{crypto.Keccak256Hash([]byte(signature))}, topics...), Data: packed}
+}
+
+// Word returns a number as a topic.
+func Word(n uint32) common.Hash { return common.BigToHash(new(big.Int).SetUint64(uint64(n))) }

@@ -51,7 +51,10 @@ func TestTheDashboardAndTheAlertsAskForWhatThereIs(t *testing.T) {
 	member.configure("ATTESTD_METRICS_LISTEN="+listen,
 		"ATTESTD_QUORUM_CONTRACT="+quorumContract, "ATTESTD_QUORUM_THRESHOLD=1",
 		`ATTESTD_QUORUM_MEMBERS=[{"name": "geneva", "signer": "`+devUnspendable+
-			`", "url": "http://127.0.0.1:1", "api_key": "file:`+filepath.Join(d.dir, "api-key")+`"}]`)
+			`", "url": "http://127.0.0.1:1", "api_key": "file:`+filepath.Join(d.dir, "api-key")+`"}]`,
+		"ATTESTD_GRAPHQL_SOURCE=chains", fmt.Sprintf(
+			`ATTESTD_INDEXER_CHAINS=[{"id": "ethereum.1337", "rpcs": [%q], "core": %q, "confirmations": 0}]`,
+			node.URL, chaintest.Emitter))
 	member.start(t)
 	defer func() { member.kill(t) }()
 	await(t, "the members are compared", func() (bool, string) { // once the database answers

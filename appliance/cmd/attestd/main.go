@@ -117,8 +117,8 @@ will attest, run 'attestd setup', which creates everything that the service need
 		newDev(app), newServe(app), newConfig(app), newHSM(app), newKey(app),
 		newAttest(app), newVerify(app), newLog(app), newReplica(app), newVersion(app),
 		newReload(app), newStatus(app), newTop(app), newPause(app), newResume(app), newPolicy(app), newHealth(app),
-		newBackup(app), newRestore(app), newStore(app), newCluster(app), newChain(app), newQuorum(app), newSetup(app),
-		newApproval(app), newApprover(app),
+		newBackup(app), newRestore(app), newStore(app), newCluster(app), newChain(app), newIndexer(app),
+		newQuorum(app), newSetup(app), newApproval(app), newApprover(app),
 		newDoctor(app), newConsole(app), newMan(app),
 	)
 	app.addCompletions(root)

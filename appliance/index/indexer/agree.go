@@ -113,8 +113,8 @@ type outcome struct {
 	err   error
 }
 
-// each calls the sources at the same time. A source that failed lately, for example by not answering at all, is left out
-// for a while if the others are enough for a quorum.
+// each calls the sources at the same time. A source that failed lately, for example by not answering at all, is left
+// out for a while if the others are enough for a quorum.
 func (r *reader) each(call func(*source) (result, error)) []outcome {
 	now := r.x.o.Now()
 	all := make([]outcome, len(r.nodes))

@@ -392,8 +392,8 @@ func (b *book) batch() (batch index.Batch, err error) {
 	return batch, nil
 }
 
-// appendRow appends a row. A row that an index cannot hold, such as one with a packet of many megabytes, is left out: it
-// must not stop the chain.
+// appendRow appends a row. A row that an index cannot hold, such as one with a packet of many megabytes, is left out,
+// so that it does not stop the chain.
 func (b *book) appendRow(rows []index.Row, name string, value any) []index.Row {
 	row, err := index.NewRow(value)
 	if err != nil {

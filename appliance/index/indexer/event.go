@@ -1,5 +1,5 @@
-// Package indexer fills an index.Index from the chains themselves: it reads the events of IBC-Union's contracts from the
-// nodes of EVM chains, and turns them into clients, connections, channels, packets and transfers.
+// Package indexer fills an index.Index from the chains themselves: it reads the events of IBC-Union's core contracts
+// from the nodes of EVM chains, and turns them into clients, connections, channels, packets and transfers.
 package indexer
 
 import (
@@ -83,7 +83,8 @@ type form struct {
 }
 
 const (
-	channelAck   = "address* portId,uint32* channelId,bytes counterpartyPortId,uint32 counterpartyChannelId,uint32 connectionId"
+	channelAck = "address* portId,uint32* channelId,bytes counterpartyPortId,uint32 counterpartyChannelId," +
+		"uint32 connectionId"
 	connection   = "uint32* connectionId,uint32* clientId,uint32 counterpartyClientId,uint32 counterpartyConnectionId"
 	packetMaker  = "uint32* channelId,bytes32* packetHash,address* maker"
 	packetBytes  = "uint32* channelId,bytes32* packetHash"
@@ -223,7 +224,7 @@ func Decode(l types.Log) (e Event, ok bool, err error) {
 	return e, true, nil
 }
 
-// setTopic sets the field of an indexed parameter. The hashes of indexed strings are ignored: their text is in the data.
+// setTopic sets the field of an indexed parameter. It ignores the hashes of indexed strings, whose text is in the data.
 func (e *Event) setTopic(name string, word common.Hash) error {
 	switch name {
 	case "clientId", "connectionId", "channelId":

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/index"
 )
@@ -190,9 +191,10 @@ func (r *reader) row(at progress) index.Chain {
 	return c
 }
 
-// Rescan asks for blocks of a chain to be read again, after the current ones. A running rescan of the chain is replaced.
+// Rescan asks for blocks of a chain to be read again. It replaces an unfinished rescan of the chain.
 //
-// Errors: a chain that is not indexed; an empty range, or one beyond what has been read; those of the index.
+// Errors: CodeNotFound for a chain that is not indexed; CodeInvalidField for an empty range, or for one beyond the last
+// block read; those of the index.
 func (x *Indexer) Rescan(ctx context.Context, id string, blocks Range) error {
 	for _, r := range x.chains {
 		if r.ID != id {
@@ -200,8 +202,8 @@ func (x *Indexer) Rescan(ctx context.Context, id string, blocks Range) error {
 		}
 		at := r.status().Indexed
 		if blocks.From > blocks.To || blocks.To > at {
-			return fmt.Errorf("blocks %d to %d cannot be read again: chain %s is indexed to block %d", blocks.From,
-				blocks.To, id, at)
+			return appliance.Errorf(appliance.CodeInvalidField,
+				"blocks %d to %d cannot be read again: chain %s is indexed to block %d", blocks.From, blocks.To, id, at)
 		}
 		text, err := json.Marshal(blocks)
 		if err != nil {
@@ -215,7 +217,7 @@ func (x *Indexer) Rescan(ctx context.Context, id string, blocks Range) error {
 		}
 		return err
 	}
-	return fmt.Errorf("chain %s is not indexed", id)
+	return appliance.Errorf(appliance.CodeNotFound, "chain %s is not in indexer.chains", id)
 }
 
 // sleep returns when ctx ends or d has passed.

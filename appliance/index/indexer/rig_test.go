@@ -51,57 +51,39 @@ func newWorld(t *testing.T) (a, b *side) {
 	b = &side{Node: chaintest.NewChain(t, 1002), id: "ethereum.1002", chainID: 1002}
 	a.other, b.other = b, a
 	for _, s := range []*side{a, b} {
-		s.Emit(t, event("CreateClient(string,string,uint32,string)",
-			[]common.Hash{crypto.Keccak256Hash([]byte("trusted/evm")), word(s.client())},
-			values{"string", "trusted/evm"}, values{"string", fmt.Sprint(s.other.chainID)}))
+		s.Emit(t, chaintest.Event("CreateClient(string,string,uint32,string)",
+			[]common.Hash{crypto.Keccak256Hash([]byte("trusted/evm")), chaintest.Word(s.client())},
+			arg{Type: "string", Value: "trusted/evm"}, arg{Type: "string", Value: fmt.Sprint(s.other.chainID)}))
 	}
 	connected := func(s *side, name string) {
-		s.Emit(t, event(name+"(uint32,uint32,uint32,uint32)", []common.Hash{word(s.connection()), word(s.client())},
-			values{"uint32", s.other.client()}, values{"uint32", s.other.connection()}))
+		s.Emit(t, chaintest.Event(name+"(uint32,uint32,uint32,uint32)", []common.Hash{
+			chaintest.Word(s.connection()), chaintest.Word(s.client())},
+			arg{Type: "uint32", Value: s.other.client()}, arg{Type: "uint32", Value: s.other.connection()}))
 	}
 	connected(b, "ConnectionOpenTry")
 	connected(a, "ConnectionOpenAck")
 	version := crypto.Keccak256Hash([]byte(zkgm.ChannelVersion))
-	topics := func(s *side) []common.Hash { return []common.Hash{common.BytesToHash(port[:]), word(s.channel())} }
-	a.Emit(t, event("ChannelOpenInit(address,uint32,bytes,uint32,string,string)", append(topics(a), version),
-		values{"bytes", port[:]}, values{"uint32", a.connection()}, values{"string", zkgm.ChannelVersion}))
-	b.Emit(t, event("ChannelOpenTry(address,uint32,bytes,uint32,uint32,string,string)", append(topics(b), version),
-		values{"bytes", port[:]}, values{"uint32", a.channel()}, values{"uint32", b.connection()},
-		values{"string", zkgm.ChannelVersion}))
-	a.Emit(t, event("ChannelOpenAck(address,uint32,bytes,uint32,uint32)", topics(a), values{"bytes", port[:]},
-		values{"uint32", b.channel()}, values{"uint32", a.connection()}))
+	topics := func(s *side) []common.Hash {
+		return []common.Hash{common.BytesToHash(port[:]), chaintest.Word(s.channel())}
+	}
+	a.Emit(t, chaintest.Event("ChannelOpenInit(address,uint32,bytes,uint32,string,string)", append(topics(a), version),
+		arg{Type: "bytes", Value: port[:]}, arg{Type: "uint32", Value: a.connection()},
+		arg{Type: "string", Value: zkgm.ChannelVersion}))
+	b.Emit(t, chaintest.Event("ChannelOpenTry(address,uint32,bytes,uint32,uint32,string,string)",
+		append(topics(b), version), arg{Type: "bytes", Value: port[:]}, arg{Type: "uint32", Value: a.channel()},
+		arg{Type: "uint32", Value: b.connection()},
+		arg{Type: "string", Value: zkgm.ChannelVersion}))
+	a.Emit(t, chaintest.Event("ChannelOpenAck(address,uint32,bytes,uint32,uint32)", topics(a),
+		arg{Type: "bytes", Value: port[:]},
+		arg{Type: "uint32", Value: b.channel()}, arg{Type: "uint32", Value: a.connection()}))
 	return a, b
 }
 
-// values is a Solidity type and a value.
-type values struct {
-	solidity string
-	value    any
-}
-
-func word(n uint32) common.Hash { return common.BigToHash(new(big.Int).SetUint64(uint64(n))) }
-
-// event returns an event with its indexed parameters as topics.
-func event(signature string, topics []common.Hash, data ...values) chaintest.Emission {
-	var arguments abi.Arguments
-	var list []any
-	for _, v := range data {
-		solidity, err := abi.NewType(v.solidity, "", nil)
-		if err != nil {
-			panic(err)
-		}
-		arguments, list = append(arguments, abi.Argument{Type: solidity}), append(list, v.value)
-	}
-	packed, err := arguments.Pack(list...)
-	if err != nil {
-		panic(err)
-	}
-	return chaintest.Emission{Topics: append([]common.Hash{crypto.Keccak256Hash([]byte(signature))}, topics...),
-		Data: packed}
-}
+type arg = chaintest.Argument
 
 func (s *side) updateClient() chaintest.Emission {
-	return event("UpdateClient(uint32,uint64)", []common.Hash{word(s.client())}, values{"uint64", uint64(77)})
+	return chaintest.Event("UpdateClient(uint32,uint64)", []common.Hash{chaintest.Word(s.client())},
+		arg{Type: "uint64", Value: uint64(77)})
 }
 
 // parcel is a packet of a test, and the row that is expected of it.
@@ -113,7 +95,7 @@ type parcel struct {
 }
 
 func (p *parcel) topics(channel uint32) []common.Hash {
-	return []common.Hash{word(channel), p.packet.Hash()}
+	return []common.Hash{chaintest.Word(channel), p.packet.Hash()}
 }
 
 // newParcel returns the next packet of a chain, which is not sent yet.
@@ -159,8 +141,8 @@ func encodePacket(p indexer.Packet) []byte {
 }
 
 func (p *parcel) receive() chaintest.Emission {
-	return event("PacketRecv(uint32,bytes32,address,bytes)",
-		append(p.topics(p.from.other.channel()), common.BytesToHash(maker[:])), values{"bytes", []byte{1, 2}})
+	return chaintest.Event("PacketRecv(uint32,bytes32,address,bytes)",
+		append(p.topics(p.from.other.channel()), common.BytesToHash(maker[:])), arg{Type: "bytes", Value: []byte{1, 2}})
 }
 
 func acknowledgement(success bool) []byte {
@@ -168,17 +150,17 @@ func acknowledgement(success bool) []byte {
 }
 
 func (p *parcel) writeAck(success bool) chaintest.Emission {
-	return event("WriteAck(uint32,bytes32,bytes)", p.topics(p.from.other.channel()),
-		values{"bytes", acknowledgement(success)})
+	return chaintest.Event("WriteAck(uint32,bytes32,bytes)", p.topics(p.from.other.channel()),
+		arg{Type: "bytes", Value: acknowledgement(success)})
 }
 
 func (p *parcel) acknowledge(success bool) chaintest.Emission {
-	return event("PacketAck(uint32,bytes32,bytes,address)",
-		append(p.topics(p.from.channel()), common.BytesToHash(maker[:])), values{"bytes", acknowledgement(success)})
+	return chaintest.Event("PacketAck(uint32,bytes32,bytes,address)",
+		append(p.topics(p.from.channel()), common.BytesToHash(maker[:])), arg{Type: "bytes", Value: acknowledgement(success)})
 }
 
 func (p *parcel) timeOut() chaintest.Emission {
-	return event("PacketTimeout(uint32,bytes32,address)",
+	return chaintest.Event("PacketTimeout(uint32,bytes32,address)",
 		append(p.topics(p.from.channel()), common.BytesToHash(maker[:])))
 }
 

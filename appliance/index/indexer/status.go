@@ -87,16 +87,3 @@ func (r *reader) status() Status {
 	}
 	return s
 }
-
-// Lag returns how long ago the oldest of the chains' last blocks was made. It is unknown until each chain has been read
-// to its head.
-func (x *Indexer) Lag() (lag time.Duration, known bool) {
-	for _, r := range x.chains {
-		s := r.status()
-		if !s.Begun || s.Head == 0 || s.Lag > 0 && s.IndexedTime.IsZero() {
-			return 0, false
-		}
-		lag = max(lag, r.x.o.Now().Sub(s.IndexedTime))
-	}
-	return lag, len(x.chains) > 0
-}

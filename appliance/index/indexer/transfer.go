@@ -46,7 +46,7 @@ func orderOf(o zkgm.Operation) order {
 	case *zkgm.TokenOrderV2:
 		one := order{version: 2, sender: o.Sender, receiver: o.Receiver, baseToken: o.BaseToken,
 			quoteToken: o.QuoteToken, baseAmount: o.BaseAmount, quoteAmount: o.QuoteAmount}
-		if o.Kind == zkgm.OrderInitialize {
+		if o.Kind != zkgm.OrderSolve {
 			one.name, one.symbol, one.decimals = namesIn(o.Metadata)
 		}
 		return one
@@ -57,8 +57,8 @@ func orderOf(o zkgm.Operation) order {
 // printable replaces bytes that are not UTF-8: a sender chooses the text.
 func printable(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
 
-// transferOrders returns the order of a packet that is a transfer, and the order that pays its fee, if it has one. ok is
-// false for other packets. A packet has at most one transfer.
+// transferOrders returns the order of a packet that is a transfer, and the order that pays its fee, if it has one. ok
+// is false for other packets. A packet has at most one transfer.
 func transferOrders(p zkgm.Packet) (main order, fee *order, shape string, ok bool) {
 	structure := structureOf(p)
 	orders := p.Instruction.Orders()
@@ -155,7 +155,7 @@ func argumentsOf(types ...string) (all abi.Arguments) {
 	return all
 }
 
-// namesIn returns the token's name, symbol and decimals in the metadata of an order of kind 0, which are nil if the
+// namesIn returns the token's name, symbol and decimals in the metadata of an order, which are nil if the
 // metadata is not that of an EVM chain's token.
 func namesIn(metadata []byte) (name, symbol *string, decimals *int32) {
 	parts, err := metadataForm.Unpack(metadata)

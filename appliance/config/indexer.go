@@ -1,0 +1,139 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+)
+
+// IndexedChain is an entry of indexer.chains.
+type IndexedChain struct {
+	ID            string        `koanf:"id"`
+	Name          string        `koanf:"name"`
+	Testnet       bool          `koanf:"testnet"`
+	RPCs          []RPCURL      `koanf:"rpcs"`
+	Core          string        `koanf:"core"`
+	FromBlock     uint64        `koanf:"from_block"`
+	Confirmations Confirmations `koanf:"confirmations"`
+}
+
+type indexerConfig struct {
+	Preset       string         `koanf:"preset"`
+	Chains       []IndexedChain `koanf:"chains"`
+	PollInterval time.Duration  `koanf:"poll_interval"`
+}
+
+func indexerSettings() []Setting {
+	return []Setting{
+		{"indexer.preset", "",
+			"union-mainnet: known chains of indexer.chains need only id and rpcs; if empty, nothing is known"},
+		{"indexer.chains", Objects{
+			{"id", "", "universal chain id of an EVM chain, such as ethereum.1"},
+			{"name", "", "name for people; if empty, the preset's, or the id"},
+			{"testnet", false, "the chain is a testnet"},
+			{"rpcs", []string{},
+				"URLs of the JSON-RPC of the chain's nodes: https, or http on this machine. More than half of them must agree"},
+			{"core", "", "address of the core contract (IBCHandler); if empty, the preset's"},
+			{"from_block", 0,
+				"first block to read: the one in which the core contract was deployed; 0 means the preset's, if it has one"},
+			{"confirmations", string(Finalized),
+				"number of blocks that must be on top of a block before it is read; or finalized, for the chain's finality"},
+		}, "chains to read with graphql.source chains (docs/indexer.md)"},
+		{"indexer.poll_interval", "5s", "interval at which the indexer asks for newer blocks"},
+	}
+}
+
+// PresetMainnet is the value of indexer.preset for Union's mainnets.
+const PresetMainnet = "union-mainnet"
+
+// mainnetCore is the address of the core contract on all EVM chains.
+const mainnetCore = "0xee4ea8d358473f0fcebf0329feed95d56e8c04d7"
+
+// mainnets are the EVM chains of PresetMainnet, with the blocks in which their core contracts were deployed.
+var mainnets = []IndexedChain{
+	{ID: "ethereum.1", Name: "Ethereum", FromBlock: 22236429},
+	{ID: "bsc.56", Name: "BNB Smart Chain", FromBlock: 56057229},
+	{ID: "base.8453", Name: "Base", FromBlock: 35397312},
+	{ID: "arbitrum.42161", Name: "Arbitrum One", FromBlock: 420578864},
+	{ID: "bob.60808", Name: "BOB", FromBlock: 15699438},
+	{ID: "corn.21000000", Name: "Corn", FromBlock: 392723},
+	{ID: "sei.1329", Name: "Sei", FromBlock: 167472746},
+}
+
+// Indexes reports whether the appliance reads chains into its replica.
+func (c *Config) Indexes() bool { return c.GraphQL.Source == FromChains }
+
+// HasReplica reports whether GraphQL is answered from a replica.
+func (c *Config) HasReplica() bool { return c.GraphQL.Source == FromReplica || c.Indexes() }
+
+// IndexedChains returns indexer.chains, completed from the preset.
+func (c *Config) IndexedChains() []IndexedChain {
+	all := slices.Clone(c.Indexer.Chains)
+	if c.Indexer.Preset != PresetMainnet {
+		return all
+	}
+	for i := range all {
+		one := &all[i]
+		at := slices.IndexFunc(mainnets, func(m IndexedChain) bool { return m.ID == one.ID })
+		if at < 0 {
+			continue
+		}
+		if one.Name == "" {
+			one.Name = mainnets[at].Name
+		}
+		if one.Core == "" {
+			one.Core = mainnetCore
+		}
+		if one.FromBlock == 0 {
+			one.FromBlock = mainnets[at].FromBlock
+		}
+	}
+	return all
+}
+
+var evmChainID = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}\.[1-9][0-9]{0,19}$`)
+
+// validateIndexer checks the indexer settings without sending a request.
+func (c *Config) validateIndexer(check func(ok bool, format string, args ...any)) {
+	check(c.Indexer.PollInterval >= minInterval, "indexer.poll_interval: must be at least %s", minInterval)
+	check(c.Indexer.Preset == "" || c.Indexer.Preset == PresetMainnet, "indexer.preset: %q is not %s or empty",
+		c.Indexer.Preset, PresetMainnet)
+	check(!c.Indexes() || len(c.Indexer.Chains) > 0, "indexer.chains: graphql.source chains needs a chain to read, such "+
+		"as { id: ethereum.1, rpcs: [\"https://rpc.example.com\"] }")
+	check(!c.Indexes() || c.GraphQL.Upstream == "",
+		"graphql.upstream: is not used with graphql.source chains; remove one of the two")
+	seen := make(map[string]bool)
+	for i, one := range c.IndexedChains() {
+		check := func(ok bool, format string, args ...any) {
+			check(ok, "indexer.chains: entry %d: %s", i+1, fmt.Sprintf(format, args...))
+		}
+		check(evmChainID.MatchString(one.ID),
+			"id: %q is not the universal id of an EVM chain, such as ethereum.1; other chains are not read yet", one.ID)
+		check(!seen[one.ID], "id: %s is another entry's", one.ID)
+		seen[one.ID] = true
+		if one.Core == "" {
+			check(false, "core: must be the address of the core contract: indexer.preset does not know %s", one.ID)
+		} else {
+			_, err := appliance.ParseAddress(one.Core)
+			check(err == nil, "core: the address %v", err)
+		}
+		_, err := one.Confirmations.Blocks()
+		check(err == nil, "confirmations: %v", err)
+		one.checkRPCs(check)
+	}
+}
+
+func (one *IndexedChain) checkRPCs(check func(ok bool, format string, args ...any)) {
+	check(len(one.RPCs) > 0 && len(one.RPCs) <= maxRPCs, "rpcs: must be 1 to %d URLs", maxRPCs)
+	asked := make(map[RPCURL]bool)
+	for k, u := range one.RPCs {
+		check(!asked[u], "rpcs: %d is a duplicate: name a different node", k+1)
+		check(!strings.Contains(string(u), hiddenValue),
+			"rpcs: %d: has the placeholder of attestd config show; write the full URL", k+1)
+		asked[u] = true
+	}
+}

@@ -1,0 +1,82 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/attestd/attestd/appliance/config"
+)
+
+func loadText(t *testing.T, text string) (*config.Config, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "attestd.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return (&config.Source{File: path}).Load(nil)
+}
+
+// The example in docs/indexer.md is a valid configuration, and the preset completes it.
+func TestTheExampleOfTheIndexerIsAConfiguration(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/indexer.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(text)
+	if example == nil {
+		t.Fatal("docs/indexer.md has no example")
+	}
+	c, err := loadText(t, string(example[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	chains := c.IndexedChains()
+	if len(chains) != 2 || chains[0].Name != "Ethereum" || chains[0].FromBlock != 22236429 ||
+		chains[0].Core != "0xee4ea8d358473f0fcebf0329feed95d56e8c04d7" || chains[0].Confirmations != config.Finalized {
+		t.Errorf("the chains are %+v", chains)
+	}
+	if one := chains[1]; one.Name != "Sepolia" || one.FromBlock != 8000000 || one.Confirmations != "64" || !one.Testnet {
+		t.Errorf("the second chain is %+v", one)
+	}
+}
+
+// Each mistake in the indexer's settings is named.
+func TestMistakesInTheIndexer(t *testing.T) {
+	t.Parallel()
+	_, err := loadText(t, `
+graphql: { source: chains, upstream: "https://example.com/v1/graphql" }
+indexer:
+  preset: union-testnet
+  poll_interval: 1ms
+  chains:
+    - { id: union.union-1, rpcs: ["https://rpc.example.com"], core: "0xee4ea8d358473f0fcebf0329feed95d56e8c04d7" }
+    - { id: ethereum.1, rpcs: [], confirmations: soon }
+    - { id: ethereum.1, rpcs: ["https://a.example.com", "https://a.example.com"], core: "0x12" }
+`)
+	if err == nil {
+		t.Fatal("the mistakes were accepted")
+	}
+	for _, want := range []string{
+		`indexer.preset: "union-testnet" is not union-mainnet or empty`,
+		"indexer.poll_interval: must be at least 100ms",
+		"graphql.upstream: is not used with graphql.source chains; remove one of the two",
+		`indexer.chains: entry 1: id: "union.union-1" is not the universal id of an EVM chain, such as ethereum.1`,
+		"indexer.chains: entry 2: core: must be the address of the core contract: indexer.preset does not know ethereum.1",
+		`indexer.chains: entry 2: confirmations: "soon" is not a number of blocks such as 12, or finalized`,
+		"indexer.chains: entry 2: rpcs: must be 1 to 16 URLs", "indexer.chains: entry 3: id: ethereum.1 is another entry's",
+		"indexer.chains: entry 3: rpcs: 2 is a duplicate: name a different node",
+		"indexer.chains: entry 3: core: the address must have 40 hex digits",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error lacks %q:\n%v", want, err)
+		}
+	}
+	if _, err := loadText(t, "graphql: { source: chains }"); err == nil ||
+		!strings.Contains(err.Error(), "indexer.chains: graphql.source chains needs a chain to read") {
+		t.Errorf("without chains: %v", err)
+	}
+}

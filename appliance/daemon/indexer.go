@@ -1,0 +1,76 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/attestd/attestd/appliance/chain"
+	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/index/indexer"
+)
+
+// IndexedChains returns the chains of indexer.chains, which must be validated.
+func IndexedChains(c *config.Config) []indexer.Chain {
+	var all []indexer.Chain
+	for _, one := range c.IndexedChains() {
+		blocks, _ := one.Confirmations.Blocks()
+		next := indexer.Chain{
+			ID: one.ID, Name: one.Name, Testnet: one.Testnet, Core: common.HexToAddress(one.Core),
+			FromBlock: one.FromBlock, Confirmations: blocks, Finalized: one.Confirmations == config.Finalized,
+		}
+		for _, u := range one.RPCs {
+			next.RPCs = append(next.RPCs, string(u))
+		}
+		all = append(all, next)
+	}
+	return all
+}
+
+// CheckIndexer returns an error if the client of an RPC refuses its configuration.
+func CheckIndexer(c *config.Config) error {
+	var failures []error
+	for i, one := range c.Indexer.Chains {
+		for k, u := range one.RPCs {
+			if err := chain.CheckURL(string(u)); err != nil {
+				failures = append(failures, fmt.Errorf("indexer.chains: entry %d: rpcs: %d: %w", i+1, k+1, err))
+			}
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// openIndexer leaves r.indexer nil if no chains are read.
+func (r *running) openIndexer() (err error) {
+	if !r.config.Indexes() {
+		return nil
+	}
+	r.indexer, err = indexer.New(indexer.Options{
+		Index: r.replica, Chains: IndexedChains(r.config), PollInterval: r.config.Indexer.PollInterval,
+		Version: r.options.Version, Log: r.logger,
+	})
+	if err != nil {
+		return fmt.Errorf("indexer: %w", err)
+	}
+	return nil
+}
+
+// indexChains reads chains until ctx ends or stop is called. stop waits for the end. Attestations do not need it.
+func (r *running) indexChains(ctx context.Context) (stop func()) {
+	if r.indexer == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	for _, c := range r.config.Indexer.Chains {
+		r.logger.Info("indexer: reading a chain", "chain", c.ID, "rpcs", len(c.RPCs))
+	}
+	done.Go(func() { _ = r.indexer.Run(ctx) }) // it ends with ctx only
+	return func() {
+		cancel()
+		done.Wait()
+	}
+}
