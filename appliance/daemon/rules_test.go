@@ -43,7 +43,7 @@ func TestRulesThatGotLostAreConfirmedFirst(t *testing.T) {
 		"an empty list stays":            {before: " ", next: " ", plain: true},
 		"a policy is truncated":          {isPolicy: true, before: denying(12), next: "", empty: true},
 		"a policy is white space":        {isPolicy: true, before: denying(2), next: "\n", empty: true},
-		"a policy loses more than half":  {isPolicy: true, before: denying(12), next: denying(5), shorter: true},
+		"a policy loses more than half":  {isPolicy: true, before: denying(10), next: denying(4), shorter: true},
 		"a policy loses half":            {isPolicy: true, before: denying(12), next: denying(6), plain: true},
 		"a small policy loses most":      {isPolicy: true, before: denying(9), next: denying(1), plain: true},
 		"a policy says that it is empty": {isPolicy: true, before: denying(3), next: "# no rules\n", plain: true},
