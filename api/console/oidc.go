@@ -226,7 +226,7 @@ func (p *provider) finish(ctx context.Context, code string, begun pending) (Prin
 	if len(of.Subject) > maxSubject {
 		return Principal{}, fmt.Errorf("the ID token: its subject has more than %d characters", maxSubject)
 	}
-	who := Principal{Name: of.name(), Role: p.roleOf(all[p.Claim]), SignedIn: time.Unix(of.AuthTime, 0)}
+	who := Principal{Name: of.name(), Role: p.roleOf(all[p.Claim]), SignedIn: of.signedIn()}
 	if who.Role == 0 {
 		return who, errNoGroup
 	}
@@ -274,6 +274,10 @@ const (
 	maxSubject = 255 // OpenID Connect Core 1.0, section 2
 	maxName    = 64  // of the chosen name that events add to the subject
 )
+
+// signedIn returns the time of the last authentication at the provider. Without auth_time it is long ago, so that the
+// session cannot make changes.
+func (c claims) signedIn() time.Time { return time.Unix(c.AuthTime, 0) }
 
 // name returns the name of a user in events: the provider's unique identifier, followed by the name that the user may
 // have chosen. The identifier comes first and is never cut, so that no chosen name can hide it.

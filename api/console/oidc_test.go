@@ -137,6 +137,9 @@ func TestWhoSignedInEarlierAtTheProviderIsNotFresh(t *testing.T) {
 	if age := time.Since(who.SignedIn); err != nil || age < 9*time.Minute || age > 11*time.Minute {
 		t.Errorf("%+v, %v", who, err)
 	}
+	if age := time.Since(new(claims).signedIn()); age <= freshFor {
+		t.Errorf("without auth_time, a sign-in is %s old", age)
+	}
 	// The provider asks for the account again only if the sign-in requests it.
 	for again, asks := range map[bool]bool{false: false, true: true} {
 		to, _, err := p.begin(t.Context(), "/", again)

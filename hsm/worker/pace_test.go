@@ -38,6 +38,14 @@ func TestAFastHSMHasMoreRequestsOnHand(t *testing.T) {
 // and not more often than every two seconds.
 func TestALongOutageIsProbedEveryFewSeconds(t *testing.T) {
 	t.Parallel()
+	var counts mender
+	loggedIn := new(process)
+	loggedIn.logins.Store(true)
+	for vain := 1; vain <= 3; vain++ {
+		if counts.judge(loggedIn); counts.vain != vain {
+			t.Errorf("%d logins that came to nothing are counted as %d", vain, counts.vain)
+		}
+	}
 	for vain := range 1000 {
 		m := mender{quick: vain, vain: vain}
 		if d := m.pause(); d > 5*time.Second {
