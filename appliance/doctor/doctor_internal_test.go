@@ -30,10 +30,14 @@ func TestACheckThatHangsIsAFailedCheck(t *testing.T) {
 		hang := make(chan struct{})
 		defer close(hang)
 		c := checkup{"disk", func(context.Context, *subject) []Finding { <-hang; return nil }}
+		began := time.Now()
 		found := c.inTime(t.Context(), &subject{})
 		if len(found) != 1 || found[0].State != Fail || !strings.Contains(found[0].Detail, "hangs") ||
 			found[0].Remedy == "" {
 			t.Errorf("%+v", found)
+		}
+		if took := time.Since(began); took != 21*time.Second { // of the fake clock
+			t.Errorf("it took %s", took)
 		}
 		c.run = func(ctx context.Context, _ *subject) []Finding {
 			<-ctx.Done()
