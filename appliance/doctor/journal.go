@@ -33,6 +33,8 @@ func checkJournal(ctx context.Context, p *subject) []Finding {
 		return []Finding{ok(
 			"none yet: the first start creates it. On a machine that replaces another, run this first: attestd restore FILE")}
 	}
+	ctx, cancel := p.patience(ctx)
+	defer cancel()
 	journal, verifier, err := p.openJournal()
 	if err == nil {
 		defer func() { _ = journal.Close() }() // it was only read
@@ -55,6 +57,15 @@ func checkJournal(ctx context.Context, p *subject) []Finding {
 	return []Finding{fail("list all damage: attestd log verify. Stop attestd, keep a copy of "+
 		text.ShellWord(p.config.DataDir)+
 		" as evidence, then restore the newest backup: attestd restore --force FILE", "%s", err)}
+}
+
+// patience bounds the reading of a journal in a database. Each reading waits for a commit on the standby, which
+// checkDatabase has tried already.
+func (p *subject) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	if p.config.Store.URL == "" {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, trialCommit)
 }
 
 // openJournal returns the running daemon, or the files, opened for reading.

@@ -19,6 +19,8 @@ const lostRemedy = "put the newer journal back; attestd then continues. If it is
 // checkMark compares the journal with the highest checkpoint that this appliance has seen.
 func checkMark(ctx context.Context, p *subject) []Finding {
 	path := filepath.Join(p.config.DataDir, highwater.FileName)
+	ctx, cancel := p.patience(ctx)
+	defer cancel()
 	if p.running() {
 		daemon := client.NewAdmin(p.config.Admin.Socket)
 		defer func() { _ = daemon.Close() }()
