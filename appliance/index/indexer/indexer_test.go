@@ -100,7 +100,7 @@ func (p *parcel) transfer() index.Transfer {
 
 // exchange sends packets both ways: of five, one is acknowledged, one fails, one times out, one is received only, and
 // one is on its way.
-func exchange(t *testing.T, a, b *side, packets int) (all []*parcel) {
+func exchange(t testing.TB, a, b *side, packets int) (all []*parcel) {
 	t.Helper()
 	for _, from := range []*side{a, b} {
 		var group []*parcel

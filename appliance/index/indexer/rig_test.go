@@ -45,7 +45,7 @@ var (
 )
 
 // newWorld starts two chains with clients, a connection and a channel between them.
-func newWorld(t *testing.T) (a, b *side) {
+func newWorld(t testing.TB) (a, b *side) {
 	t.Helper()
 	a = &side{Node: chaintest.NewChain(t, 1001), id: "ethereum.1001", chainID: 1001}
 	b = &side{Node: chaintest.NewChain(t, 1002), id: "ethereum.1002", chainID: 1002}
@@ -165,7 +165,7 @@ func (p *parcel) timeOut() chaintest.Emission {
 }
 
 // openIndex opens a replica that closes with the test.
-func openIndex(t *testing.T) *replica.Store {
+func openIndex(t testing.TB) *replica.Store {
 	t.Helper()
 	s, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
 	if err != nil {
@@ -183,7 +183,7 @@ func chainsOf(sides ...*side) (chains []indexer.Chain) {
 	return chains
 }
 
-func newIndexer(t *testing.T, idx index.Index, chains []indexer.Chain) *indexer.Indexer {
+func newIndexer(t testing.TB, idx index.Index, chains []indexer.Chain) *indexer.Indexer {
 	t.Helper()
 	x, err := indexer.New(indexer.Options{Index: idx, Chains: chains, PollInterval: 5 * time.Millisecond})
 	if err != nil {
@@ -193,7 +193,7 @@ func newIndexer(t *testing.T, idx index.Index, chains []indexer.Chain) *indexer.
 }
 
 // run runs an indexer until stop is called or the test ends.
-func run(t *testing.T, x *indexer.Indexer) (stop func()) {
+func run(t testing.TB, x *indexer.Indexer) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -211,7 +211,7 @@ func run(t *testing.T, x *indexer.Indexer) (stop func()) {
 // patience ends a test that hangs. It tests no speed.
 const patience = 3 * time.Minute
 
-func eventually(t *testing.T, what string, is func() bool) {
+func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !is(); {
 		if time.Now().After(deadline) {
@@ -222,7 +222,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 }
 
 // caughtUp waits until all chains are indexed to their heads.
-func caughtUp(t *testing.T, x *indexer.Indexer, sides ...*side) {
+func caughtUp(t testing.TB, x *indexer.Indexer, sides ...*side) {
 	t.Helper()
 	eventually(t, "the chains are indexed", func() bool {
 		for i, s := range sides {
@@ -235,7 +235,7 @@ func caughtUp(t *testing.T, x *indexer.Indexer, sides ...*side) {
 }
 
 // rowsOf returns the rows of types as NDJSON.
-func rowsOf(t *testing.T, idx index.Index, of ...*index.Type) (lines []string) {
+func rowsOf(t testing.TB, idx index.Index, of ...*index.Type) (lines []string) {
 	t.Helper()
 	err := idx.View(t.Context(), func(snap index.Snapshot) error {
 		for _, kind := range of {
@@ -256,7 +256,7 @@ func rowsOf(t *testing.T, idx index.Index, of ...*index.Type) (lines []string) {
 	return lines
 }
 
-func lineOf(t *testing.T, value any) string {
+func lineOf(t testing.TB, value any) string {
 	t.Helper()
 	row, err := index.NewRow(value)
 	if err != nil {
@@ -266,7 +266,7 @@ func lineOf(t *testing.T, value any) string {
 }
 
 // sameRows compares rows. It shows the first that differ.
-func sameRows(t *testing.T, got, want []string) {
+func sameRows(t testing.TB, got, want []string) {
 	t.Helper()
 	has := func(lines []string) map[string]bool {
 		set := make(map[string]bool)
