@@ -202,13 +202,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	if r.witnesses, err = OpenWitnesses(r.config, r.store, WitnessOptions{Version: r.options.Version, Logger: r.logger, Record: record}); err != nil {
 		return err
 	}
-	if r.config.HasReplica() {
-		r.replica = KeepReplica(r.config, r.logger)
-	}
-	if err := r.openUpstream(); err != nil {
-		return err
-	}
-	if err := r.openIndexer(); err != nil {
+	if err := r.openReads(); err != nil {
 		return err
 	}
 	newest, err := r.newestSigner(ctx)

@@ -43,6 +43,17 @@ func CheckIndexer(c *config.Config) error {
 	return errors.Join(failures...)
 }
 
+// openReads opens the replica, and what fills it.
+func (r *running) openReads() error {
+	if r.config.HasReplica() {
+		r.replica = KeepReplica(r.config, r.logger)
+	}
+	if err := r.openUpstream(); err != nil {
+		return err
+	}
+	return r.openIndexer()
+}
+
 // openIndexer leaves r.indexer nil if no chains are read.
 func (r *running) openIndexer() (err error) {
 	if !r.config.Indexes() {

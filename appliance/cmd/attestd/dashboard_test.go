@@ -48,13 +48,7 @@ func TestTheDashboardAndTheAlertsAskForWhatThereIs(t *testing.T) {
 		return there["attestd_sink_lag_records"] != nil, "it is not"
 	})
 	listen = freeAddress(t)
-	member.configure("ATTESTD_METRICS_LISTEN="+listen,
-		"ATTESTD_QUORUM_CONTRACT="+quorumContract, "ATTESTD_QUORUM_THRESHOLD=1",
-		`ATTESTD_QUORUM_MEMBERS=[{"name": "geneva", "signer": "`+devUnspendable+
-			`", "url": "http://127.0.0.1:1", "api_key": "file:`+filepath.Join(d.dir, "api-key")+`"}]`,
-		"ATTESTD_GRAPHQL_SOURCE=chains", fmt.Sprintf(
-			`ATTESTD_INDEXER_CHAINS=[{"id": "ethereum.1337", "rpcs": [%q], "core": %q, "confirmations": 0}]`,
-			node.URL, chaintest.Emitter))
+	member.quorumAndIndexer(d, node, listen)
 	member.start(t)
 	defer func() { member.kill(t) }()
 	await(t, "the members are compared", func() (bool, string) { // once the database answers
@@ -90,6 +84,17 @@ func TestTheDashboardAndTheAlertsAskForWhatThereIs(t *testing.T) {
 			}
 		}
 	}
+}
+
+// quorumAndIndexer configures a member of a quorum that indexes a chain.
+func (member *daemonProcess) quorumAndIndexer(d *daemonProcess, node *chaintest.Node, listen string) {
+	member.configure("ATTESTD_METRICS_LISTEN="+listen,
+		"ATTESTD_QUORUM_CONTRACT="+quorumContract, "ATTESTD_QUORUM_THRESHOLD=1",
+		`ATTESTD_QUORUM_MEMBERS=[{"name": "geneva", "signer": "`+devUnspendable+
+			`", "url": "http://127.0.0.1:1", "api_key": "file:`+filepath.Join(d.dir, "api-key")+`"}]`,
+		"ATTESTD_GRAPHQL_SOURCE=chains", fmt.Sprintf(
+			`ATTESTD_INDEXER_CHAINS=[{"id": "ethereum.1337", "rpcs": [%q], "core": %q, "confirmations": 0}]`,
+			node.URL, chaintest.Emitter))
 }
 
 var (
