@@ -43,7 +43,7 @@ func (s *Server) cosign(c *fiber.Ctx) error {
 // maxOrigin bounds the name of a coordinator's log, in bytes.
 const maxOrigin = 1024
 
-// checkCosign checks that nothing is missing, and that the coordinator means the digest that this appliance signs.
+// checkCosign checks that the request is complete, and that its hash is the digest that this appliance would sign.
 func (s *Server) checkCosign(r quorum.Cosign, id string) error {
 	missing := func(name string) error {
 		return appliance.Errorf(appliance.CodeMissingField, "%s is required", name).In(name)
@@ -85,8 +85,8 @@ func (s *Server) cosigner(c *fiber.Ctx) error {
 }
 
 // proveToMember is GET /functions/v1/cosign/{hash}: the proof that this journal has an attestation of a redeemed hash
-// that was made before ?until=TIME. It is a C2SP tlog-proof with the leaf. The leaf tells the member the addresses and
-// the signatures of an attestation whose hash it knows.
+// that was made before ?until=TIME. It is a C2SP tlog-proof with the leaf. The leaf has the addresses and
+// the signatures. The member must know the hash, which is on chain after a redemption.
 func (s *Server) proveToMember(c *fiber.Ctx) error {
 	var hash appliance.Digest
 	if err := hash.UnmarshalText([]byte(c.Params("hash"))); err != nil {

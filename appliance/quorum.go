@@ -110,11 +110,11 @@ func (a Attestation) VerifyQuorum(members []Address, threshold int) error {
 	}
 	for _, s := range signers {
 		if !slices.Contains(members, s) {
-			return fmt.Errorf("%s, who signed, is no member of the quorum", s)
+			return fmt.Errorf("signer %s is not a member of the quorum", s)
 		}
 	}
 	if len(signers) < threshold {
-		return fmt.Errorf("%d members signed, of at least %d", len(signers), threshold)
+		return fmt.Errorf("%d members signed, and at least %d must", len(signers), threshold)
 	}
 	return nil
 }

@@ -11,9 +11,9 @@ import (
 // Members are the other appliances of a quorum. Each has its own journal.
 type Members interface {
 	// Prove asks the members except those in skip whether their journals have an attestation of the hash that was made
-	// before until. A member counts as proven only by an inclusion proof. It is lacking if it answers that its journal
-	// has none. It is silent if nothing is known: it did not answer, its proof does not verify, its verifier key is not
-	// configured, or it was skipped. Prove returns as soon as enough members are proven.
+	// before until. A member counts as proven only by an inclusion proof. It counts as lacking if it answers that its
+	// journal has no such attestation. Otherwise it is silent: it did not answer, its proof does not verify, its verifier
+	// key is not configured, or it was skipped. Prove returns as soon as enough members are proven.
 	Prove(ctx context.Context, hash appliance.Digest, until time.Time, enough int,
 		skip []string) (proven, lacking, silent []string)
 }
@@ -26,8 +26,8 @@ const (
 // askMembers gives a redemption that this journal lacks its verdict, by the journals of the other members. It returns
 // when to judge again; 0 means at the next change.
 //
-// An attestation is made only after m members have appended it, so a redemption that fewer than m journals can prove was
-// stolen. This journal is not one of them. While silent members could make up the number, the redemption waits for
+// An attestation is answered only after m members have appended it. So a redemption that fewer than m journals can prove
+// was stolen. This journal is not one of them. While silent members could make up the number, the redemption waits for
 // MemberPatience and is unproven afterwards. It is asked about again until enough members have answered. A verdict of
 // unknown stays if members fall silent.
 func (c *watched) askMembers(ctx context.Context, r *Redemption, o *opened) time.Duration {

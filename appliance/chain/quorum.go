@@ -22,7 +22,7 @@ const quorumABI = `[
 
 // QuorumContract is the contract of a quorum of appliances, as one RPC shows it.
 type QuorumContract struct {
-	Watched   string              `json:"watched"` // name of the watched contract whose RPC it is
+	Watched   string              `json:"watched"` // name of the watched contract that has this RPC
 	RPC       string              `json:"rpc"`     // without parts that may be secret
 	Members   []appliance.Address `json:"members"`
 	Threshold uint64              `json:"threshold"`

@@ -37,8 +37,8 @@ func quorumSettings() []Setting {
 			{"api_key", "",
 				"location of an API key of scope cosign that the member made for this appliance: file:/path or credential:NAME"},
 			{"ca", "", "PEM file of the certificate authorities for the member's certificate; if empty, the system's"},
-			{"verifier_key", "", "verifier key of the member's log, from its operator (attestd doctor shows it); if empty, the member's " +
-				"journal proves nothing to the watchtower"},
+			{"verifier_key", "", "verifier key of the member's log, confirmed by its operator (attestd doctor shows it); if empty, the " +
+				"watchtower does not accept its proofs"},
 		}, "the other members of the quorum; this appliance is always a member"},
 	}
 }
@@ -99,7 +99,7 @@ func (m QuorumMember) validate(check func(ok bool, format string, args ...any)) 
 	_, err = m.LogVerifier()
 	check(err == nil, "verifier_key: %v", err)
 	key := m.APIKeyHeader()
-	check(m.APIKey != "" && key.Kept(), "api_key: is not written here: file:/path or credential:NAME says where it is")
+	check(m.APIKey != "" && key.Kept(), "api_key: must be a location, file:/path or credential:NAME, not the key itself")
 	if m.APIKey != "" && key.Kept() {
 		err := key.Check()
 		check(err == nil, "api_key: %v", err)
@@ -126,7 +126,7 @@ func checkMemberURL(address string) error {
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "" && u.Path != "/":
 		return fmt.Errorf("must have no user or password, path, query or fragment")
 	case u.Scheme == "http" && !IsLoopback(net.JoinHostPort(u.Hostname(), "0")):
-		return fmt.Errorf("http:// is for this machine alone, since anybody on the way reads the API key: use https://")
+		return fmt.Errorf("http:// is for this machine only, because the network could read the API key: use https://")
 	}
 	return nil
 }

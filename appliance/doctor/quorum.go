@@ -57,7 +57,7 @@ func judgeMembers(s quorum.Status) (all []Finding) {
 	return all
 }
 
-// judgeLogs reports members whose journals prove nothing to the watchtower, if there is one.
+// judgeLogs reports the members without a valid verifier_key, if a watchtower needs one.
 func judgeLogs(s quorum.Status, c *config.Config) (all []Finding) {
 	if len(c.Chain.Contracts) == 0 {
 		return nil
@@ -75,7 +75,7 @@ func judgeLogs(s quorum.Status, c *config.Config) (all []Finding) {
 			why = "is not set"
 		}
 		all = append(all, warn(fmt.Sprintf(logRemedy, m.Name, text.OneLine(m.VerifierKey)),
-			"%s: verifier_key %s, so its journal proves no redemption to the watchtower", m.Name, why))
+			"%s: verifier_key %s, so the watchtower does not accept its proofs", m.Name, why))
 	}
 	return all
 }

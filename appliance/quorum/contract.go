@@ -73,7 +73,8 @@ func (q *Quorum) compare(c chain.QuorumContract) ContractStatus {
 	}
 	switch t := uint64(q.opts.Threshold); {
 	case t < c.Threshold:
-		s.Refuses = append(s.Refuses, fmt.Sprintf("the contract wants %d signatures, and quorum.threshold is %d", c.Threshold, t))
+		s.Refuses = append(s.Refuses, fmt.Sprintf("the contract wants %d signatures, and quorum.threshold is %d",
+			c.Threshold, t))
 	case t > c.Threshold:
 		s.Differs = append(s.Differs, fmt.Sprintf("the contract wants only %d signatures, and quorum.threshold is %d",
 			c.Threshold, t))

@@ -106,7 +106,7 @@ func (m *member) note(err error, took time.Duration) *failure {
 	m.mu.Unlock()
 	switch {
 	case f != nil && f.kind == kindInvalid:
-		m.log.Error("quorum: a member's answer does not count: ask its operator what changed there", "why", f.detail)
+		m.log.Error("quorum: a member's answer does not count; ask its operator about changes there", "why", f.detail)
 		details := map[string]string{"member": m.Name, "why": f.detail}
 		m.quorum.opts.Events.Record(appliance.Event{Kind: EventInvalidAnswer, Details: details})
 	case changed && f != nil && f.kind == kindFailed:

@@ -12,7 +12,7 @@
 // same signatures when the client repeats the request. These are the points at which it can be killed:
 //
 //	the coordinator was killed        members have        the repeated request
-//	before it asked                   nothing             begins anew
+//	before it asked                   no record           begins anew
 //	while members sign                some records        gets the recorded signatures, and new ones of the others
 //	after it signed itself            their records       gets the recorded signatures; the coordinator signs again, since
 //	                                                      its first signature has left neither the process nor a journal
@@ -61,12 +61,12 @@ type Options struct {
 // Member is another appliance of the quorum.
 type Member struct {
 	Name   string
-	Signer appliance.Address // whose signatures count
+	Signer appliance.Address // address of its attestor key; other signatures do not count
 	URL    string            // of its API
 	APIKey string            // of scope cosign, made by that member
 	HTTP   *http.Client
 
-	Log         note.Verifier // of its journal; nil if it is not configured, and the journal then proves nothing
+	Log         note.Verifier // key of its journal; without it (nil), its proofs do not count
 	VerifierKey string        // the text form of Log
 }
 
@@ -274,7 +274,7 @@ type Refusal struct {
 	Code appliance.Code `json:"code"`
 }
 
-// Cosign is the body of POST /functions/v1/cosign, whose Idempotency-Key is the id of the request. The answer is the
+// Cosign is the body of POST /functions/v1/cosign. The Idempotency-Key is the id of the request. The answer is the
 // attestation that the member has recorded, or its trial.
 type Cosign struct {
 	UnspendableAddress *appliance.Address `json:"unspendableAddress,omitempty"`

@@ -12,20 +12,20 @@ func (k *Known) checkQuorum(a appliance.Attestation) []Check {
 	signers, err := a.Signers()
 	if err != nil {
 		return []Check{{"signature", Bad, err.Error()},
-			{checkSigner, Unchecked, "not everyone can be recovered from such signatures"}}
+			{checkSigner, Unchecked, "the signatures are invalid, so their signers cannot be recovered"}}
 	}
 	good := Check{"signature", OK, fmt.Sprintf(
-		"%d signatures by different signers in ascending order, each as its contract takes it", len(signers))}
-	who := anyOf(signers[:1])
+		"%d valid signatures by different signers, in ascending order of their addresses", len(signers))}
+	names := anyOf(signers[:1])
 	for _, s := range signers[1:] {
-		who += " and " + s.String()
+		names += " and " + s.String()
 	}
 	switch {
 	case len(k.Signers) == 0:
 		return []Check{good,
 			{checkSigner, Unchecked,
-				fmt.Sprintf("whether %s, who signed, are members of the contract %s: give --signer for each member",
-					who, a.SignerAddress)}}
+				fmt.Sprintf("signers %s not compared with the members of the contract %s: give --signer for each member",
+					names, a.SignerAddress)}}
 	case k.SignerFrom != FromCaller && k.Contract != nil && *k.Contract != a.SignerAddress:
 		return []Check{good, {checkSigner, Bad,
 			fmt.Sprintf("signerAddress is %s, and quorum.contract is %s", a.SignerAddress, k.Contract)}}
@@ -33,5 +33,5 @@ func (k *Known) checkQuorum(a appliance.Attestation) []Check {
 	if err := a.VerifyQuorum(k.Signers, k.Threshold); err != nil {
 		return []Check{good, {checkSigner, Bad, fmt.Sprintf("%s (%s)", err, k.SignerFrom)}}
 	}
-	return []Check{good, {checkSigner, OK, fmt.Sprintf("%s (%s)", who, k.SignerFrom)}}
+	return []Check{good, {checkSigner, OK, fmt.Sprintf("%s (%s)", names, k.SignerFrom)}}
 }

@@ -104,8 +104,8 @@ func (q *quorumManual) bring(from, to string) {
 	}
 }
 
-var memberEntry = regexp.MustCompile(
-	`\{ name: (\w+), signer: "[^"]*", url: "[^"]*", api_key: "file:/etc/attestd/members/\w+.key", verifier_key: "[^"]*" \}`)
+var memberEntry = regexp.MustCompile(`\{ name: (\w+), signer: "[^"]*", url: "[^"]*", ` +
+	`api_key: "file:/etc/attestd/members/\w+.key", verifier_key: "[^"]*" \}`)
 
 // names writes the document's configuration for a member, with two other members.
 func (q *quorumManual) names(on, first, second string) {
