@@ -97,10 +97,11 @@ lint: deps ## gofmt, vet, golangci-lint, licenses, vulnerabilities (VULNDB=URL f
 power-cuts: deps ## simulate CUTS power cuts during writes to the journal (make test does 40)
 	$(GO) test -run '^TestPowerCuts$$' -count=1 -timeout 60m -v ./store/bolt -powercuts $(CUTS)
 
-bench: deps build ## measure attestations (results in bin/performance.json), reads over a million transfers, following and forwarding
+bench: deps build ## measure attestations (results in bin/performance.json), reads over a million transfers, following, forwarding and a quorum
 	@$(MAKE) bench-attestations ARGS='$(ARGS)'
 	$(GO) test -run '^$$' -bench BenchmarkReads -benchtime 1x -timeout 60m ./appliance/cmd/attestd
 	$(GO) test -run '^$$' -bench BenchmarkFollow -benchtime 1x -timeout 30m ./appliance/cmd/attestd
+	$(GO) test -run '^$$' -bench BenchmarkQuorum -benchtime 1x ./appliance/cmd/attestd
 
 bench-attestations: deps build ## measure attestations only, in about four minutes (ARGS='-window 5s -rounds 5' takes longer; ARGS=-help lists the flags)
 	$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x -timeout 2h ./appliance/cmd/attestd -results $(CURDIR)/bin/performance.json $(ARGS)
