@@ -61,7 +61,7 @@ func (a *admission) early(ctx context.Context, r Record) (err error) {
 	return a.decide(r, past)
 }
 
-// approve returns the id of the people's approval, nil if the policy demands none. If it demands one that is missing,
+// approve returns the id of the people's approval, nil if the policy demands no approval. If a demanded approval is missing,
 // the error says so, and people are asked.
 func (a *admission) approve(ctx context.Context, call Call) (*uuid.UUID, error) {
 	if a.policy == nil || len(a.policy.Approvals) == 0 {

@@ -27,9 +27,9 @@ type ApprovalsOptions struct {
 	Now     func() time.Time // nil means time.Now
 }
 
-// Approvals keeps what waits for people. Its state is the journal's: it reads all leaves at its first use, and later
-// the new ones, also those of other appliances that share the journal. All methods are safe for concurrent use. Their
-// errors are those of the journal, besides those listed.
+// Approvals keeps the requests that wait for people. Its state is the journal's: it reads all leaves at its first use,
+// and later the new ones, also those of other appliances that share the journal. All methods are safe for concurrent
+// use. Their errors are the journal's, in addition to those listed.
 type Approvals struct {
 	opts  ApprovalsOptions
 	turn  chan struct{} // held while state is used
@@ -73,8 +73,8 @@ func (a *Approvals) Load(ctx context.Context) error {
 	return err
 }
 
-// admit returns the approval of a call, nil if the rules demand none, and whether the beneficiary is known. If people
-// have not approved, the error has CodeApprovalRequired, CodeApprovalDenied or CodeApprovalExpired.
+// admit returns the approval of a call, nil if the rules demand no approval, and whether the beneficiary is known. If
+// people have not approved, the error has CodeApprovalRequired, CodeApprovalDenied or CodeApprovalExpired.
 func (a *Approvals) admit(ctx context.Context, call Call, rules []ApprovalRule) (*Approval, bool, error) {
 	done, err := a.begin(ctx)
 	defer done()
@@ -179,7 +179,7 @@ func (a *Approvals) append(ctx context.Context, e Event) (*Approval, error) {
 		fmt.Errorf("event %s", e.ID))
 }
 
-// ListedApproval is an Approval with what helps people to decide.
+// ListedApproval is an Approval with facts that help people to decide.
 type ListedApproval struct {
 	Approval
 	State ApprovalState `json:"state"`
@@ -259,13 +259,13 @@ func (a *Approvals) Approve(ctx context.Context, id uuid.UUID, proof Assertion, 
 	}
 	who, err := a.state.check(one, proof)
 	if err != nil {
-		return ListedApproval{}, Errorf(CodeInvalidField, "%s", err).In("assertion")
+		return ListedApproval{}, Errorf(CodeInvalidField, "%s", err)
 	}
 	if state := one.State(a.opts.Now()); state != ApprovalWaits || one.has(who.Name) {
 		if state == ApprovalWaits {
 			state = ApprovalState("approved by " + who.Name)
 		}
-		return ListedApproval{}, Errorf(CodeInvalidField, "is %s already", state).In("approval")
+		return ListedApproval{}, Errorf(CodeInvalidField, "this approval is %s already", state)
 	}
 	e := Event{Kind: EventApprovalGiven, By: by, Details: proof.details(one.ID, who.Name)}
 	if _, err := a.append(ctx, e); err != nil {
@@ -274,7 +274,8 @@ func (a *Approvals) Approve(ctx context.Context, id uuid.UUID, proof Assertion, 
 	return a.listed(one, a.opts.Now()), nil
 }
 
-// Deny records that a request that waits was denied. CodeNotFound: no such approval. CodeInvalidField: it does not wait.
+// Deny records that a request that waits was denied. CodeNotFound: no such approval. CodeInvalidField: it does not
+// wait.
 func (a *Approvals) Deny(ctx context.Context, id uuid.UUID, by string) (ListedApproval, error) {
 	done, err := a.begin(ctx)
 	defer done()
@@ -286,7 +287,7 @@ func (a *Approvals) Deny(ctx context.Context, id uuid.UUID, by string) (ListedAp
 		return ListedApproval{}, noApproval(id)
 	}
 	if state := one.State(a.opts.Now()); state != ApprovalWaits {
-		return ListedApproval{}, Errorf(CodeInvalidField, "is %s already", state).In("approval")
+		return ListedApproval{}, Errorf(CodeInvalidField, "this approval is %s already", state)
 	}
 	e := Event{Kind: EventApprovalDenied, By: by, Details: map[string]string{DetailApproval: id.String()}}
 	if _, err := a.append(ctx, e); err != nil {
@@ -314,8 +315,8 @@ func (s *approvals) approvers() []Approver {
 	return list
 }
 
-// Enrol asks the enrolled approvers to approve another passkey. The first one is enrolled at once. CodeInvalidField: the
-// passkey is invalid or enrolled already.
+// Enrol asks the enrolled approvers to approve another passkey. The first one is enrolled at once. CodeInvalidField:
+// the passkey is invalid or enrolled already.
 func (a *Approvals) Enrol(ctx context.Context, who Approver, by string) (ListedApproval, error) {
 	if err := CheckApproverName(who.Name); err != nil {
 		return ListedApproval{}, err
@@ -324,17 +325,18 @@ func (a *Approvals) Enrol(ctx context.Context, who Approver, by string) (ListedA
 		detailPublicKey: base64.RawURLEncoding.EncodeToString(who.PublicKey)}
 	check := Approval{Kind: EventApproverEnrolled, Approver: &Approver{Name: who.Name}}
 	if err := check.readApprover(d); err != nil {
-		return ListedApproval{}, Errorf(CodeInvalidField, "%s", err).In("passkey")
+		return ListedApproval{}, Errorf(CodeInvalidField, "%s", err)
 	}
 	return a.change(ctx, Event{Kind: EventApproverEnrolled, By: by, Details: d}, func() error {
 		if _, taken := a.state.enrolled[who.Credential]; taken {
-			return Errorf(CodeInvalidField, "is enrolled already").In("passkey")
+			return Errorf(CodeInvalidField, "this passkey is enrolled already")
 		}
 		return nil
 	})
 }
 
-// Remove asks the enrolled approvers to approve that all passkeys of a person are removed. CodeNotFound: no such person.
+// Remove asks the enrolled approvers to approve that all passkeys of a person are removed. CodeNotFound: no such
+// person.
 func (a *Approvals) Remove(ctx context.Context, name, by string) (ListedApproval, error) {
 	d := map[string]string{DetailApprover: name}
 	return a.change(ctx, Event{Kind: EventApproverRemoved, By: by, Details: d}, func() error {

@@ -11,13 +11,13 @@ import (
 
 // ApprovalRule demands that people approve some attestations before they are signed. Of several rules, the first that
 // applies to a request counts. Its JSON is part of the journal: the event of a policy has all rules, and the event of a
-// request that waits has the one that it waits for. So an audit knows what was demanded.
+// request that waits has the one that it waits for. So an audit knows the demands.
 type ApprovalRule struct {
 	When          ApprovalWhen `json:"when"`
 	APIKeys       []string     `json:"apiKeys,omitempty"`  // names or ids; of ApproveAPIKey
 	Hours         Hours        `json:"hours,omitempty"`    // of ApproveOutsideHours
 	TimeZone      string       `json:"timeZone,omitempty"` // IANA name; empty means UTC
-	Approvers     []string     `json:"approvers"`          // the people who may approve
+	Approvers     []string     `json:"approvers"`          // names of the people that may approve
 	Required      int          `json:"required"`           // how many of them must
 	WithinSeconds int64        `json:"withinSeconds"`      // an approval must be used before that
 }
@@ -99,7 +99,7 @@ func encodeApprovalRules(rules []ApprovalRule) string {
 	return string(text)
 }
 
-// approvalFacts are what a rule needs to know of a request.
+// approvalFacts are the facts of a request that rules depend on.
 type approvalFacts struct {
 	KeyID, KeyName string
 	Time           time.Time
@@ -119,7 +119,7 @@ func (r ApprovalRule) applies(f approvalFacts) bool {
 	return true
 }
 
-// demanded returns the first rule that applies, nil if none does.
+// demanded returns the first rule that applies, or nil.
 func demanded(rules []ApprovalRule, f approvalFacts) *ApprovalRule {
 	for i := range rules {
 		if rules[i].applies(f) {

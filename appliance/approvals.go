@@ -44,12 +44,12 @@ const (
 const (
 	// enrolmentTime is how long the enrolment or the removal of an approver waits.
 	enrolmentTime = 7 * 24 * time.Hour
-	// rulesOverlap is how long after a change an audit accepts what the rules before allowed: requests in progress, and
-	// other appliances that share the journal and get the new rules later.
+	// rulesOverlap is how long after a change an audit accepts attestations by the previous rules: requests in
+	// progress, and other appliances that share the journal and get the new rules later.
 	rulesOverlap = time.Hour
 )
 
-// Approver is a passkey of a person who may approve.
+// Approver is a passkey of a person that may approve.
 type Approver struct {
 	Name       string    `json:"name"`
 	Credential string    `json:"credential"` // id of the passkey, base64url
@@ -57,7 +57,7 @@ type Approver struct {
 	RPID       string    `json:"rpId"`       // host name of the console in which the passkey was made
 	Enrolled   time.Time `json:"enrolled,omitzero"`
 	Event      uuid.UUID `json:"event,omitzero"`    // its enrolment
-	SignedBy   []string  `json:"signedBy,omitzero"` // who approved the enrolment; empty for the first approver
+	SignedBy   []string  `json:"signedBy,omitzero"` // approvers of the enrolment; empty for the first approver
 }
 
 // ApprovalState is the state of an Approval.
@@ -90,7 +90,7 @@ type Approval struct {
 	Rule      ApprovalRule `json:"rule"`
 	Approved  []GivenBy    `json:"approved"` // in their order
 	DeniedBy  string       `json:"deniedBy,omitempty"`
-	Challenge HexBytes     `json:"challenge"` // what a passkey signs
+	Challenge HexBytes     `json:"challenge"` // a passkey signs it
 	Used      uuid.UUID    `json:"used,omitzero"`
 
 	done ApprovalState // approved or denied, else empty
@@ -173,7 +173,7 @@ func newApprovals(origin string) *approvals {
 	}
 }
 
-// add takes the next leaf. fault says what an honest appliance would not have written.
+// add takes the next leaf. A fault is something that an honest appliance does not write.
 func (s *approvals) add(e Entry) (fault error) {
 	if e.Event == nil {
 		return s.record(e.Index, e.Record)
@@ -235,8 +235,8 @@ func (s *approvals) names() (all []string) {
 }
 
 // need returns the rule by which an approver is enrolled or removed: as many people must approve as the strictest rule
-// in force requires, but no more than are enrolled. So nobody alone can replace the others. The first approver needs
-// nobody.
+// in force requires, but no more than are enrolled. So one person alone cannot replace the others. The first
+// approver needs no approval.
 func (s *approvals) need() ApprovalRule {
 	names, required := s.names(), 1
 	for _, r := range s.rules() {
@@ -444,7 +444,7 @@ func (s *approvals) remember(index int64, b Address) {
 	s.attested[hash] = attestedTo{known.count + 1, index}
 }
 
-// attestedTo returns what is known of a beneficiary.
+// attestedTo returns the attestations to a beneficiary.
 func (s *approvals) attestedTo(b Address) attestedTo {
 	if s.attested == nil {
 		s.attested = make(map[uint64]attestedTo)
@@ -483,7 +483,7 @@ func shortCredential(id string) string {
 	return fmt.Sprintf("%q", id)
 }
 
-// Fingerprint returns the SHA-256 of the public key in hex, to compare with what the approver sees.
+// Fingerprint returns the SHA-256 of the public key in hex, for people to compare.
 func (a Approver) Fingerprint() string {
 	sum := sha256.Sum256(a.PublicKey)
 	return hex.EncodeToString(sum[:])

@@ -3,6 +3,7 @@ package appliance_test
 import (
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -56,46 +57,23 @@ func (o *office) request(rule appliance.ApprovalRule, log string) uuid.UUID {
 
 // forgeries are attacks by somebody who can append to the journal and sign with the attestor key, and what an audit
 // says of each.
-func forgeries() map[string]struct {
+func forgeries() map[string]forgery {
+	all := forgedPeople()
+	maps.Copy(all, forgedRecords())
+	return all
+}
+
+// forgery is an attack, and what an audit says of it.
+type forgery struct {
 	want  string
 	forge func(o *office)
-} {
+}
+
+// forgedPeople are attacks with approvals and rules.
+func forgedPeople() map[string]forgery {
 	weak := appliance.ApprovalRule{When: appliance.ApproveAlways, Approvers: []string{"mallory"}, Required: 1,
 		WithinSeconds: 3600}
-	return map[string]struct {
-		want  string
-		forge func(o *office)
-	}{
-		"attests without asking": {"lacks the approvals that the policy demanded", func(o *office) { o.sign("one", nil) }},
-		"names an approval that nobody asked for": {"which nobody asked for", func(o *office) {
-			id := uuid.New()
-			o.sign("one", &id)
-		}},
-		"names an approval that waits": {"was waiting, with 1 of the 2 approvals", func(o *office) {
-			id := o.want(appliance.CodeApprovalRequired, "one")
-			o.approve(id, o.alice)
-			o.sign("one", &id)
-		}},
-		"names an approval that was denied": {"was denied", func(o *office) {
-			id := o.want(appliance.CodeApprovalRequired, "one")
-			if _, err := o.Approvals.Deny(o.t.Context(), id, ""); err != nil {
-				o.t.Fatal(err)
-			}
-			o.pretend(id, "alice", o.alice.Sign(o.show(id).Challenge))
-			o.pretend(id, "bob", o.bob.Sign(o.show(id).Challenge))
-			o.sign("one", &id)
-		}},
-		"uses an approval after its time": {"was expired", func(o *office) {
-			id := o.want(appliance.CodeApprovalRequired, "one")
-			o.approve(id, o.alice, o.bob)
-			*o.now = o.now.Add(24 * time.Hour)
-			o.sign("one", &id)
-		}},
-		"uses an approval for another request": {"which is of another request", func(o *office) {
-			id := o.want(appliance.CodeApprovalRequired, "one")
-			o.approve(id, o.alice, o.bob)
-			o.sign("two", &id)
-		}},
+	return map[string]forgery{
 		"signs with a passkey of its own": {"which was not enrolled at that time", func(o *office) {
 			id := o.want(appliance.CodeApprovalRequired, "one")
 			o.pretend(id, "alice", passkeytest.New("alice", console).Sign(o.show(id).Challenge))
@@ -135,6 +113,42 @@ func forgeries() map[string]struct {
 		}},
 		"copies requests and approvals of another log": {`asked for in the log "other.example"`, func(o *office) {
 			o.request(ruleOf(appliance.ApproveAlways), "other.example")
+		}},
+	}
+}
+
+// forgedRecords are attacks with records.
+func forgedRecords() map[string]forgery {
+	return map[string]forgery{
+		"attests without asking": {"lacks the approvals that the policy demanded", func(o *office) { o.sign("one", nil) }},
+		"names an approval that nobody asked for": {"which nobody asked for", func(o *office) {
+			id := uuid.New()
+			o.sign("one", &id)
+		}},
+		"names an approval that waits": {"was waiting, with 1 of the 2 approvals", func(o *office) {
+			id := o.want(appliance.CodeApprovalRequired, "one")
+			o.approve(id, o.alice)
+			o.sign("one", &id)
+		}},
+		"names an approval that was denied": {"was denied", func(o *office) {
+			id := o.want(appliance.CodeApprovalRequired, "one")
+			if _, err := o.Approvals.Deny(o.t.Context(), id, ""); err != nil {
+				o.t.Fatal(err)
+			}
+			o.pretend(id, "alice", o.alice.Sign(o.show(id).Challenge))
+			o.pretend(id, "bob", o.bob.Sign(o.show(id).Challenge))
+			o.sign("one", &id)
+		}},
+		"uses an approval after its time": {"was expired", func(o *office) {
+			id := o.want(appliance.CodeApprovalRequired, "one")
+			o.approve(id, o.alice, o.bob)
+			*o.now = o.now.Add(24 * time.Hour)
+			o.sign("one", &id)
+		}},
+		"uses an approval for another request": {"which is of another request", func(o *office) {
+			id := o.want(appliance.CodeApprovalRequired, "one")
+			o.approve(id, o.alice, o.bob)
+			o.sign("two", &id)
 		}},
 	}
 }

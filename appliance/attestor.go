@@ -104,8 +104,8 @@ func ValidateIdempotencyKey(s string) error {
 // record is written; CodePaused and CodeHalted; the errors of a Policy, whose address rules also apply to replays;
 // CodeInvalidIdempotencyKey, CodeHSMUnavailable, CodeAttestorKeyUnavailable, CodeJournalUnavailable, CodeJournalLost,
 // CodeOverloaded, CodeTimeout, CodeQuorumUnreachable, CodeQuorumRefused; CodeApprovalRequired, CodeApprovalDenied and
-// CodeApprovalExpired, which a repeat with the same idempotency key also gets until people approve. After any error, no signature has left the
-// appliance that is not in the journal.
+// CodeApprovalExpired, which a repeat with the same idempotency key also gets until people approve. After any error, no
+// signature has left the appliance that is not in the journal.
 func (a *Attestor) Attest(ctx context.Context, call Call) (e Entry, replayed bool, err error) {
 	e, replayed, err = a.answer(ctx, call)
 	if IsRefusal(err) && !waitsForPeople(err) {

@@ -192,7 +192,8 @@ func (a *Audit) contradicted(index int64, e *Event) {
 	})
 }
 
-// approved checks the approvals of people. It notes each change of the rules, because an operator may change them alone.
+// approved checks the approvals of people. It notes each change of the rules, because an operator may change them
+// alone.
 func (a *Audit) approved(index int64, e Entry) {
 	e.Index = index
 	before := a.people.changed

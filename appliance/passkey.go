@@ -17,7 +17,7 @@ import (
 	"strings"
 )
 
-// Assertion is what an authenticator signs with a passkey (WebAuthn level 2, section 7.2), as the browser returns it.
+// Assertion is the result of signing with a passkey (WebAuthn level 2, section 7.2), as the browser returns it.
 type Assertion struct {
 	Credential        string `json:"credential"`        // id of the passkey, base64url
 	AuthenticatorData []byte `json:"authenticatorData"` // base64 in JSON, as are the others
@@ -32,8 +32,8 @@ const (
 	authenticator = 37 // bytes at least: hash of the relying party's id, flags, counter
 )
 
-// ParsePasskey reads the public key of a passkey (SubjectPublicKeyInfo, DER). It accepts what browsers make: ECDSA on
-// P-256, Ed25519 and RSA from 2048 bits on.
+// ParsePasskey reads the public key of a passkey (SubjectPublicKeyInfo, DER). It accepts the keys that browsers make:
+// ECDSA on P-256, Ed25519 and RSA from 2048 bits on.
 func ParsePasskey(der []byte) (crypto.PublicKey, error) {
 	key, err := x509.ParsePKIXPublicKey(der)
 	if err != nil {

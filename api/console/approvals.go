@@ -15,8 +15,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// approvalsPage lists what waits for people, who approve with passkeys (WebAuthn). The passkey is the authority, not the
-// role: an auditor sees the addresses, and approves if an approver's passkey signs.
+// approvalsPage lists the requests that wait for people. They approve with passkeys (WebAuthn). The passkey is the
+// authority, not the role: an auditor sees the addresses, and approves if an approver's passkey signs.
 func approvalsPage() page {
 	return page{name: "approvals", path: "/approvals", title: "Approvals", least: Auditor, routes: []route{
 		{"GET /approvals", Auditor, showApprovals},
@@ -27,7 +27,7 @@ func approvalsPage() page {
 	}}
 }
 
-// approvalsView holds what waits, what is done, and the people.
+// approvalsView holds the waiting requests, the decided ones, and the approvers.
 type approvalsView struct {
 	Waiting, Done []approvalRow
 	Approvers     []approverRow
@@ -37,7 +37,7 @@ type approvalsView struct {
 	Possible      bool   // the page's host name can have passkeys
 }
 
-// approvalRow is an approval with what its buttons need.
+// approvalRow is an approval with the data of its buttons.
 type approvalRow struct {
 	appliance.ListedApproval
 	What      string
@@ -119,7 +119,7 @@ func (v *visit) acted(w http.ResponseWriter, err error) error {
 	return v.redirect(w, "/approvals")
 }
 
-// approve takes what the browser's authenticator signed.
+// approve takes an assertion of the browser's authenticator.
 func approve(w http.ResponseWriter, v *visit) error {
 	id, err := uuid.Parse(v.PathValue("id"))
 	if err != nil {

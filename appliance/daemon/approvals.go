@@ -26,7 +26,7 @@ func (r *running) loadApprovals(ctx context.Context) {
 	}
 }
 
-// waitingApprovals returns how many approvals wait: 0 if the policy demands none, NaN if the journal cannot be read.
+// waitingApprovals returns how many approvals wait: 0 without rules of approvals, NaN if the journal cannot be read.
 func (r *running) waitingApprovals() float64 {
 	if !r.demandsApprovals.Load() {
 		return 0

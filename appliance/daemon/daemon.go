@@ -214,7 +214,6 @@ func (r *running) open(ctx context.Context) (err error) {
 	}
 	r.attestor.Trace = r.tracing.forParts()
 	r.openEvents()
-	r.openApprovals()
 	r.governFirst(before, policy)
 	r.attestor.Second = r.second
 	r.signer, err = openSigners(ctx, r.config, newest, r.logger, logins, r.keysChanged)

@@ -20,7 +20,7 @@ const (
 	maxWhy = 1000 // maximum size of an error in an event, in bytes
 )
 
-// openEvents starts to record events in the journal.
+// openEvents starts to record events in the journal, also those of approvals.
 func (r *running) openEvents() {
 	member := ""
 	if r.store.Database != nil {
@@ -29,6 +29,7 @@ func (r *running) openEvents() {
 	r.events = appliance.NewEvents(
 		appliance.EventsOptions{Journal: r.attestor.Journal, Logger: r.logger, Member: member})
 	r.attestor.Events = r.events
+	r.openApprovals()
 }
 
 // closeEvents records the last events. An unavailable journal is not an error.

@@ -54,7 +54,8 @@ func TestCommandsOnADatabase(t *testing.T) {
 	t.Parallel()
 	p := scripts(t)
 	p.Dir = ""
-	for _, name := range []string{"audit", "dev", "health", "hsm_address", "policy", "reload", "screening"} {
+	for _, name := range []string{"audit", "dev", "health", "hsm_address", "policy", "reload", "screening",
+		"approvals"} {
 		p.Files = append(p.Files, "testdata/script/"+name+".txtar")
 	}
 	setup := p.Setup

@@ -154,6 +154,6 @@ func (r logReport) writeApprovals(w io.Writer) {
 			who.Fingerprint()[:16], text.Time(who.Enrolled), who.Event, approvedBy(who))
 	}
 	if r.Approved > 0 {
-		fmt.Fprintf(w, "%d attestations name an approval\n", r.Approved)
+		fmt.Fprintf(w, "attestations that name an approval: %d\n", r.Approved)
 	}
 }
