@@ -25,7 +25,7 @@ const sampledKeys = 8
 // Activity holds one sample of a Server's work for each of the last 15 minutes' seconds. Its methods are safe for
 // concurrent use.
 type Activity struct {
-	asked func() // called before each read
+	beforeRead func() // called before each read
 
 	mu       sync.Mutex
 	samples  [keptSamples]wire.Sample // sample n is at n % keptSamples
@@ -62,7 +62,7 @@ func (a *Activity) each(ctx context.Context, last int, follow bool, yield func(w
 		a.watch(1)
 		defer a.watch(-1)
 	}
-	a.asked()
+	a.beforeRead()
 	a.mu.Lock()
 	at := max(0, a.taken-last)
 	a.mu.Unlock()
@@ -143,7 +143,7 @@ func newSampler(m *metrics, routes []Route, keys accounts[string], inUse func() 
 		s.problems[code] = m.problems.WithLabelValues(string(code))
 	}
 	s.last, s.at = s.read(), now()
-	s.activity.asked = func() { s.catchUp(now()) }
+	s.activity.beforeRead = func() { s.catchUp(now()) }
 	return s
 }
 

@@ -187,9 +187,10 @@ func (a *Admin) recordFirst(ctx context.Context, c *fiber.Ctx, kind appliance.Ev
 	return a.opts.Events.Append(ctx, appliance.Event{Kind: kind, By: callerOf(c), Details: details})
 }
 
-// keep is recordFirst for actions that must work even while the journal is unavailable. The event then waits in memory.
-func (a *Admin) keep(c *fiber.Ctx, kind appliance.EventKind, details map[string]string) error {
-	if err := a.opts.Events.Keep(appliance.Event{Kind: kind, By: callerOf(c), Details: details}); err != nil {
+// recordOrQueue is recordFirst for actions that must work even while the journal is unavailable. The event then waits
+// in memory.
+func (a *Admin) recordOrQueue(c *fiber.Ctx, kind appliance.EventKind, details map[string]string) error {
+	if err := a.opts.Events.RecordOrQueue(appliance.Event{Kind: kind, By: callerOf(c), Details: details}); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(a.base, recordTimeout)

@@ -75,7 +75,7 @@ func (a *Admin) backup(c *fiber.Ctx) error {
 		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot make backups")
 	}
 	// recorded first, so that the archive contains the event
-	if err := a.keep(c, appliance.EventBackup, nil); err != nil {
+	if err := a.recordOrQueue(c, appliance.EventBackup, nil); err != nil {
 		return err
 	}
 	if err := a.streamFile(c, a.opts.Backup); err != nil {

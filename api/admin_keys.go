@@ -66,7 +66,7 @@ func (a *Admin) revokeKey(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	if err := a.keep(c, appliance.EventKeyRevoked, key.Details()); err != nil {
+	if err := a.recordOrQueue(c, appliance.EventKeyRevoked, key.Details()); err != nil {
 		return err
 	}
 	if key, err = a.attestor.Keys.Revoke(ctx, key.ID, a.now()); err != nil {

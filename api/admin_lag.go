@@ -47,7 +47,7 @@ func (h *lagHistory) add(at time.Time, seconds *float64) {
 	h.steps, h.last = append(h.steps, seconds), at
 }
 
-func (h *lagHistory) tell() wire.ReplicaLag {
+func (h *lagHistory) samples() wire.ReplicaLag {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return wire.ReplicaLag{StepSeconds: int64(lagStep.Seconds()), Until: h.last.UTC(),
@@ -59,5 +59,5 @@ func (a *Admin) replicaLag(c *fiber.Ctx) error {
 	if err := a.requireFollower(); err != nil {
 		return err
 	}
-	return sendJSON(c, fiber.StatusOK, a.lag.tell())
+	return sendJSON(c, fiber.StatusOK, a.lag.samples())
 }

@@ -66,7 +66,7 @@ func (a *Admin) replicaUnverified(c *fiber.Ctx) error {
 	ctx, cancel := a.deadline()
 	defer cancel()
 	var answer wire.Unverified
-	if answer.Rows, answer.Total, err = follower.Doubts(ctx, replica,
+	if answer.Rows, answer.Total, err = follower.ListQuarantined(ctx, replica,
 		cmp.Or(limit, appliance.DefaultListed)); err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func (a *Admin) pause(c *fiber.Ctx) error {
 	if err := stop.CheckReason(request.Reason); err != nil {
 		return err
 	}
-	if err := a.keep(c, appliance.EventPaused, map[string]string{"reason": request.Reason}); err != nil {
+	if err := a.recordOrQueue(c, appliance.EventPaused, map[string]string{"reason": request.Reason}); err != nil {
 		return err
 	}
 	if err := a.opts.Stop.Pause(ctx, request.Reason, by); err != nil {
@@ -62,7 +62,7 @@ func (a *Admin) resume(c *fiber.Ctx) error {
 		"was_halted", ended.Halted != nil)
 	// stopped again since recorded was read
 	if details := ended.Details(); details != nil && !maps.Equal(details, recorded) {
-		if err := a.keep(c, appliance.EventResumed, details); err != nil {
+		if err := a.recordOrQueue(c, appliance.EventResumed, details); err != nil {
 			return err
 		}
 	}

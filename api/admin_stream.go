@@ -43,7 +43,7 @@ func (a *Admin) streamFile(c *fiber.Ctx, produce func(ctx context.Context, w io.
 	err := a.stream(c, func(ctx context.Context, w io.Writer) error {
 		first := &firstByte{w: w, began: began}
 		err := produce(ctx, first)
-		first.tell(err)
+		first.report(err)
 		return err
 	})
 	if err != nil {
@@ -63,10 +63,10 @@ type firstByte struct {
 	once  sync.Once
 }
 
-func (f *firstByte) tell(err error) { f.once.Do(func() { f.began <- err }) }
+func (f *firstByte) report(err error) { f.once.Do(func() { f.began <- err }) }
 
 func (f *firstByte) Write(p []byte) (int, error) {
-	f.tell(nil)
+	f.report(nil)
 	return f.w.Write(p)
 }
 

@@ -38,7 +38,7 @@ func (s *Server) attest(c *fiber.Ctx) (err error) {
 	if replayed {
 		c.Set("Idempotent-Replayed", "true")
 	} else {
-		exchangeOf(c.Context()).bill.account.attested.Add(1)
+		exchangeOf(c.Context()).charge.account.attested.Add(1)
 	}
 	return sendBytes(c, fiber.StatusOK, attestationOf(e))
 }

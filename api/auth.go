@@ -14,20 +14,20 @@ func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route) error {
 		return nil
 	}
 	if r.ReadsLog {
-		x.bill = bill{s.logAccounts.of(network(x.ip)), scaled(s.opts.LogRate, s.pressure.factor(s.now()))}
-		return s.take(x)
+		x.charge = charge{s.logAccounts.of(network(x.ip)), scaled(s.opts.LogRate, s.pressure.factor(s.now()))}
+		return s.charge(x)
 	}
 	refusal := s.identify(c, x, r.Scope)
 	status := statuses[appliance.CodeOf(refusal)]
 	switch {
 	case refusal == nil:
-		x.bill = bill{s.keyAccounts.of(x.key.ID), s.keyRate(x.key, r)}
+		x.charge = charge{s.keyAccounts.of(x.key.ID), s.keyRate(x.key, r)}
 	case status == fiber.StatusUnauthorized || status == fiber.StatusForbidden:
-		x.bill = bill{s.addressAccounts.of(network(x.ip)), s.anonymousRate(r)}
+		x.charge = charge{s.addressAccounts.of(network(x.ip)), s.anonymousRate(r)}
 	default:
 		return refusal
 	}
-	if err := s.take(x); err != nil {
+	if err := s.charge(x); err != nil {
 		return err
 	}
 	if r.Scope == "" || r.Open {
@@ -36,14 +36,14 @@ func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route) error {
 	return refusal
 }
 
-// take charges a request to its client. A client that made many errors has a tightened rate.
-func (s *Server) take(x *exchange) error {
-	now, client, usual := s.now(), x.bill.account, x.bill.rate
+// charge charges a request to its client. A client that made many errors has a tightened rate.
+func (s *Server) charge(x *exchange) error {
+	now, client, usual := s.now(), x.charge.account, x.charge.rate
 	tightened := client.tightened(now, s.opts.ErrorRate)
 	if tightened > 0 {
-		x.bill.rate = scaled(usual, tightening)
+		x.charge.rate = scaled(usual, tightening)
 	}
-	wait := client.take(now, x.bill.rate)
+	wait := client.withdraw(now, x.charge.rate)
 	if wait == 0 {
 		return nil
 	}
@@ -51,7 +51,7 @@ func (s *Server) take(x *exchange) error {
 	if tightened > 0 { // the rate may be loosened before the bucket refills
 		wait = min(wait, max(tightened, client.wait(now, usual)))
 	}
-	e := appliance.Errorf(appliance.CodeRateLimited, "more than %s requests", x.bill.rate)
+	e := appliance.Errorf(appliance.CodeRateLimited, "more than %s requests", x.charge.rate)
 	e.RetryAfter, x.wait = wait, wait
 	return e
 }
@@ -62,7 +62,7 @@ func (s *Server) answered(x *exchange, status int) {
 	if status < 400 || status > 499 || status == fiber.StatusTooManyRequests {
 		return
 	}
-	client, by := x.bill.account, byKey
+	client, by := x.charge.account, byKey
 	if x.key.ID == "" {
 		by = byAddress
 	}

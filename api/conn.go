@@ -256,7 +256,7 @@ func (c *httpConn) end(err error) error {
 // next counts a request that reached the handler. It returns an error if framing saw fewer requests: fasthttp then
 // parsed a request out of another one.
 func (c *httpConn) next() error {
-	if c.requests++; c.requests > c.framing.heads {
+	if c.requests++; c.requests > c.framing.requests {
 		return malformed("it is within another")
 	}
 	return c.refusal // of a body that began together with its headers

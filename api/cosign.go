@@ -94,7 +94,8 @@ func (s *Server) proveToMember(c *fiber.Ctx) error {
 	}
 	until, err := time.Parse(time.RFC3339Nano, c.Query("until"))
 	if err != nil {
-		return appliance.Errorf(appliance.CodeInvalidField, "until must be a time like 2026-01-31T12:00:00Z").In("until")
+		return appliance.Errorf(appliance.CodeInvalidField,
+			"until must be a time like 2026-01-31T12:00:00Z").In("until")
 	}
 	ctx := s.deadlines.context()
 	q := appliance.JournalQuery{Hash: &hash, Until: until, Limit: 1, AttestationsOnly: true}

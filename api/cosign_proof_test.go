@@ -27,7 +27,8 @@ func (r *rig) prove(member quorum.Member, hash appliance.Digest, until time.Time
 	if len(proven)+len(lacking)+len(silent) != 1 {
 		r.Errorf("one member has %d answers", len(proven)+len(lacking)+len(silent))
 	}
-	return strings.Join(slices.Concat(proven, lacking, silent), "") + map[bool]string{true: " proves"}[len(proven) > 0] +
+	return strings.Join(slices.Concat(proven, lacking, silent), "") +
+		map[bool]string{true: " proves"}[len(proven) > 0] +
 		map[bool]string{true: " lacks"}[len(lacking) > 0]
 }
 
@@ -58,9 +59,10 @@ func TestAMemberProvesAnAttestationOfItsJournal(t *testing.T) {
 		until time.Time
 		want  string
 	}{
-		"its attestation":            {target.String(), token, r.log.Verifier, made.Hash, at.Add(1), "geneva proves"},
-		"made after the redemption":  {target.String(), token, r.log.Verifier, made.Hash, at, "geneva lacks"},
-		"another hash":               {target.String(), token, r.log.Verifier, appliance.Digest{31: 1}, at.Add(1), "geneva lacks"},
+		"its attestation":           {target.String(), token, r.log.Verifier, made.Hash, at.Add(1), "geneva proves"},
+		"made after the redemption": {target.String(), token, r.log.Verifier, made.Hash, at, "geneva lacks"},
+		"another hash": {target.String(), token, r.log.Verifier, appliance.Digest{31: 1}, at.Add(1),
+			"geneva lacks"},
 		"no verifier key":            {target.String(), token, nil, made.Hash, at.Add(1), "geneva"},
 		"another log's verifier key": {target.String(), token, foreign.Verifier, made.Hash, at.Add(1), "geneva"},
 		"a client's API key":         {target.String(), client, r.log.Verifier, made.Hash, at.Add(1), "geneva"},

@@ -20,7 +20,7 @@ type exchange struct {
 	method string
 	keyID  string           // for the log; also set for a key that is not valid for the route
 	key    appliance.APIKey // zero without a key that is valid for the route
-	bill   bill
+	charge charge
 	wait   time.Duration  // until the client may retry after a refusal for its rate
 	body   []byte         // on routes with a BodyLimit
 	probe  bool           // on the admin socket: a status poll, which is logged at debug level only

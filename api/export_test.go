@@ -106,7 +106,7 @@ func NewSharedLimiter(from appliance.SharedRates) *SharedLimiter {
 }
 
 func (l *SharedLimiter) Take(keyID string, r appliance.Rate, now time.Time) (wait time.Duration) {
-	return l.accounts.of(keyID).take(now, r)
+	return l.accounts.of(keyID).withdraw(now, r)
 }
 
 func (l *SharedLimiter) Lease(ctx context.Context) {
@@ -119,7 +119,7 @@ func (l *SharedLimiter) Lease(ctx context.Context) {
 }
 
 func Take(l AddressLimiter, client netip.Addr, r appliance.Rate, now time.Time) time.Duration {
-	return l.of(client).take(now, r)
+	return l.of(client).withdraw(now, r)
 }
 
 func (a accounts[K]) Len() int {

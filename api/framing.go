@@ -19,15 +19,15 @@ type framing struct {
 
 	// The input of pass begins with bytes that earlier calls have not used. These two offsets into it ensure that each
 	// byte is searched and each line is checked only once, however small the pieces are.
-	checked  int  // lines before this offset are checked
-	searched int  // no line ends between checked and this offset
-	head     head // parsed from the checked lines
-	steps    int  // bytes examined so far; tests bound them per received byte
+	checked  int           // lines before this offset are checked
+	searched int           // no line ends between checked and this offset
+	fields   framingFields // parsed from the checked lines
+	steps    int           // bytes examined so far; tests bound them per received byte
 
 	// These describe the request whose headers passed last:
-	heads   int  // requests whose headers passed, including this one
-	chunked bool // its body is chunked
-	close   bool // it asks to close the connection
+	requests int  // requests whose headers passed, including this one
+	chunked  bool // its body is chunked
+	close    bool // it asks to close the connection
 }
 
 // part is the kind of input that is expected next.
@@ -124,7 +124,7 @@ func (f *framing) data(n int) int {
 func (f *framing) headers(in []byte) (int, error) {
 	for {
 		first := f.checked == 0
-		line, whole, err := f.line(in)
+		line, whole, err := f.nextLine(in)
 		switch {
 		case err != nil:
 			return 0, err
@@ -135,9 +135,9 @@ func (f *framing) headers(in []byte) (int, error) {
 		case !whole:
 			return 0, nil
 		case first:
-			err = f.head.requestLine(line)
+			err = f.fields.requestLine(line)
 		case len(line) > 0:
-			err = f.head.field(line)
+			err = f.fields.field(line)
 		default:
 			return f.checked, f.begin()
 		}
@@ -154,15 +154,15 @@ func headersTooLarge() error {
 
 // begin ends a head. The body or the next request comes next.
 func (f *framing) begin() error {
-	h := f.head
-	f.head = head{}
+	h := f.fields
+	f.fields = framingFields{}
 	if h.http11 && h.hosts == 0 {
 		return malformed("the Host header is missing") // section 3.2
 	}
 	if h.codings+h.lengths > 1 || h.codings > 0 && !h.http11 { // sections 6.1 and 6.3
 		return malformed("exactly one Content-Length or, in HTTP/1.1, one Transfer-Encoding is required")
 	}
-	f.heads++
+	f.requests++
 	f.blank, f.extra, f.left = false, 0, h.length
 	f.chunked, f.close = h.codings > 0, h.close
 	switch {
@@ -185,7 +185,7 @@ func (f *framing) chunk(in []byte) (n, keep int, err error) {
 	case digits > maxDigits:
 		return 0, 0, malformed("a chunk's size has too many digits")
 	}
-	line, whole, err := f.line(in)
+	line, whole, err := f.nextLine(in)
 	switch {
 	case err != nil:
 		return 0, 0, err
@@ -209,7 +209,7 @@ func (f *framing) chunk(in []byte) (n, keep int, err error) {
 // for the end of the body.
 func (f *framing) trailers(in []byte) (n, keep int, err error) {
 	for {
-		line, whole, err := f.line(in)
+		line, whole, err := f.nextLine(in)
 		switch {
 		case err != nil:
 			return 0, 0, err
@@ -238,8 +238,8 @@ func (f *framing) chunkEnd(in []byte) (int, error) {
 	return len(crlf), nil
 }
 
-// head is the part of a request line and its fields that decides where the request ends.
-type head struct {
+// framingFields is the part of a request line and its fields that decides where the request ends.
+type framingFields struct {
 	http11                  bool
 	hosts, lengths, codings int
 	length                  int64
@@ -247,7 +247,7 @@ type head struct {
 }
 
 // requestLine reads a method, a target and a version (section 3).
-func (h *head) requestLine(line []byte) error {
+func (h *framingFields) requestLine(line []byte) error {
 	method, rest, _ := bytes.Cut(line, []byte(" "))
 	target, version, found := bytes.Cut(rest, []byte(" "))
 	if !found || !isToken(method) || !isTarget(string(method), target) {
@@ -264,7 +264,7 @@ func (h *head) requestLine(line []byte) error {
 }
 
 // field reads a field (section 5).
-func (h *head) field(line []byte) error {
+func (h *framingFields) field(line []byte) error {
 	name, value, err := cutField(line)
 	if err != nil {
 		return err
@@ -295,15 +295,15 @@ func (h *head) field(line []byte) error {
 	return err
 }
 
-func (h *head) host(value []byte) error {
+func (h *framingFields) host(value []byte) error {
 	if h.hosts++; h.hosts > 1 || !isHost(value) {
 		return malformed("exactly one Host header is required")
 	}
 	return nil
 }
 
-// line returns the next line without its CRLF. whole is false if the end of the line has not arrived yet.
-func (f *framing) line(in []byte) (line []byte, whole bool, err error) {
+// nextLine returns the next line without its CRLF. whole is false if the end of the line has not arrived yet.
+func (f *framing) nextLine(in []byte) (line []byte, whole bool, err error) {
 	from, end := f.checked, bytes.IndexByte(in[f.searched:], '\n')
 	if end < 0 {
 		f.steps += len(in) - f.searched

@@ -45,7 +45,7 @@ func (s *Server) readyz(c *fiber.Ctx) error {
 // readiness caches whether the parts are ready. It checks at most once per readyFor, with one goroutine, however many
 // probes arrive. So probes put no load on the HSM.
 type readiness struct {
-	look   func(ctx context.Context) map[string]error
+	check  func(ctx context.Context) map[string]error
 	base   context.Context
 	clock  func() time.Time
 	logger *slog.Logger
@@ -104,7 +104,7 @@ func (r *readiness) refresh(done chan struct{}) {
 		r.health, r.at, r.looking = h, r.clock(), nil
 		close(done)
 	}()
-	for part, err := range r.look(ctx) {
+	for part, err := range r.check(ctx) {
 		h.Status, h.Failing[part] = "unavailable", appliance.CodeOf(err)
 	}
 }

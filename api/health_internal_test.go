@@ -15,7 +15,7 @@ func TestOnlyTheFirstProbeOfPartsThatHangWaits(t *testing.T) {
 		hang := make(chan struct{})
 		defer close(hang)
 		r := &readiness{
-			look:  func(context.Context) map[string]error { <-hang; return nil },
+			check: func(context.Context) map[string]error { <-hang; return nil },
 			clock: time.Now, base: t.Context(), logger: slog.New(slog.DiscardHandler),
 		}
 		probe := func(wait time.Duration) {

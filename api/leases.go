@@ -45,8 +45,8 @@ func newLeases(from appliance.SharedRates, logger *slog.Logger) *leases {
 // of returns a new account of an API key with a shared rate.
 func (l *leases) of(keyID string) *account { return &account{share: &share{leases: l, keyID: keyID}} }
 
-// ask requests a lease for an account, without waiting for it.
-func (l *leases) ask(keyID string, a *account) {
+// request requests a lease for an account, without waiting for it.
+func (l *leases) request(keyID string, a *account) {
 	l.mu.Lock()
 	l.wants[keyID] = a
 	l.mu.Unlock()
@@ -94,7 +94,7 @@ func (l *leases) lease(ctx context.Context) {
 	defer cancel()
 	given, err := l.from.Lease(ctx, wants)
 	if was := l.away.Swap(err != nil); was != (err != nil) {
-		l.tell(err)
+		l.report(err)
 	}
 	if err != nil {
 		given = make([]time.Duration, len(accounts))
@@ -104,7 +104,7 @@ func (l *leases) lease(ctx context.Context) {
 	}
 }
 
-func (l *leases) tell(err error) {
+func (l *leases) report(err error) {
 	if err != nil {
 		l.logger.Warn("rates: the other appliances' requests are unknown; this appliance limits only its own requests",
 			"error", err.Error())
@@ -123,9 +123,9 @@ type share struct {
 	asking bool          // a lease request is pending
 }
 
-// take takes the price of a request from the share. If the share has too little, take takes nothing and returns the
+// withdraw takes the price of a request from the share. If the share has too little, take takes nothing and returns the
 // earliest time at which it may have enough.
-func (s *share) take(a *account, price time.Duration) (wait time.Duration) {
+func (s *share) withdraw(a *account, price time.Duration) (wait time.Duration) {
 	if s == nil || price == 0 {
 		return 0
 	}
@@ -152,7 +152,7 @@ func (s *share) charge(a *account, cost time.Duration) {
 func (s *share) askIfLow(a *account) {
 	if !s.asking && (s.left < s.block/2 || s.leases.away.Load()) {
 		s.asking = true
-		s.leases.ask(s.keyID, a)
+		s.leases.request(s.keyID, a)
 	}
 }
 
@@ -180,5 +180,5 @@ func (a *account) leased(t time.Duration) {
 	if s.leases.away.Load() {
 		again = time.Second
 	}
-	s.leases.after(again, func() { s.leases.ask(s.keyID, a) })
+	s.leases.after(again, func() { s.leases.request(s.keyID, a) })
 }

@@ -28,15 +28,15 @@ func (h *httpServer) greet(rctx *fasthttp.RequestCtx, requestID string) {
 // setRateLimit sets the rate limit headers of draft-ietf-httpapi-ratelimit-headers-11. A request without a charge, or
 // with an unlimited rate, gets neither header.
 func setRateLimit(h *fasthttp.ResponseHeader, x *exchange, now time.Time) {
-	if x.bill.account == nil || x.bill.rate == appliance.Unlimited {
+	if x.charge.account == nil || x.charge.rate == appliance.Unlimited {
 		return
 	}
 	policy := "address"
 	if x.key.ID != "" {
 		policy = "api-key"
 	}
-	quota, window := x.bill.quota()
-	left, until := x.bill.account.left(now, x.bill.rate)
+	quota, window := x.charge.quota()
+	left, until := x.charge.account.left(now, x.charge.rate)
 	if x.code == appliance.CodeRateLimited {
 		left, until = 0, x.wait
 	}
@@ -48,7 +48,7 @@ func setRateLimit(h *fasthttp.ResponseHeader, x *exchange, now time.Time) {
 func wholeSeconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds()))) }
 
 // quota returns the rate as a number of requests per number of seconds.
-func (b bill) quota() (requests, seconds int) {
+func (b charge) quota() (requests, seconds int) {
 	if saves := b.account.saves; saves > 0 {
 		return max(1, int(b.rate.PerSecond*saves.Seconds())), wholeSeconds(saves)
 	}

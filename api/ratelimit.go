@@ -73,13 +73,13 @@ type account struct {
 	share *share // of a rate that several appliances share; nil if none
 }
 
-// take takes a request at rate r from the bucket. If the bucket has too little, take takes nothing and returns how long
-// until it has enough.
-func (a *account) take(now time.Time, r appliance.Rate) (wait time.Duration) {
+// withdraw takes a request at rate r from the bucket. If the bucket has too little, take takes nothing and returns how
+// long until it has enough.
+func (a *account) withdraw(now time.Time, r appliance.Rate) (wait time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if wait = a.lacks(now, r); wait == 0 {
-		wait = a.share.take(a, priceOf(r))
+		wait = a.share.withdraw(a, priceOf(r))
 	}
 	if wait == 0 {
 		a.paid = later(a.paid, now).Add(priceOf(r))
@@ -165,8 +165,8 @@ func priceOf(r appliance.Rate) time.Duration {
 	return time.Duration(float64(time.Second) / r.PerSecond)
 }
 
-// bill is the account and the rate at which a request is charged. The zero bill charges no account.
-type bill struct {
+// charge is the account and the rate at which a request is charged. The zero bill charges no account.
+type charge struct {
 	account *account
 	rate    appliance.Rate
 }
@@ -174,8 +174,8 @@ type bill struct {
 // Charge takes n more requests from the caller's bucket. Handlers call it for a request that costs as much as n + 1
 // usual ones. Charge may overdraw the bucket by up to a minute, and the caller's next requests then wait.
 func Charge(c *fiber.Ctx, n float64) {
-	if x := exchangeOf(c.Context()); x.bill.account != nil && n > 0 {
-		x.bill.account.charge(x.start, x.bill.rate, n)
+	if x := exchangeOf(c.Context()); x.charge.account != nil && n > 0 {
+		x.charge.account.charge(x.start, x.charge.rate, n)
 	}
 }
 

@@ -241,7 +241,7 @@ func New(opts Options) (*Server, error) {
 	s.unmatched = func(c *fiber.Ctx, x *exchange) error { return s.admit(c, x, Route{}) }
 	s.onAnswer = s.answered
 	s.ready = &readiness{base: s.base, clock: opts.Now, logger: opts.Logger,
-		look: func(ctx context.Context) map[string]error {
+		check: func(ctx context.Context) map[string]error {
 			return failing(ctx, s.attestor,
 				map[string]func() error{"replica": opts.ReplicaReady, "chain": opts.ChainReady})
 		}}

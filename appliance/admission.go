@@ -61,8 +61,8 @@ func (a *admission) early(ctx context.Context, r Record) (err error) {
 	return a.decide(r, past)
 }
 
-// approve returns the id of the people's approval, nil if the policy demands no approval. If a demanded approval is missing,
-// the error says so, and people are asked.
+// approve returns the id of the people's approval, nil if the policy demands no approval. If a demanded approval is
+// missing, the error says so, and people are asked.
 func (a *admission) approve(ctx context.Context, call Call) (*uuid.UUID, error) {
 	if a.policy == nil || len(a.policy.Approvals) == 0 {
 		return nil, nil

@@ -1,6 +1,7 @@
 package appliance_test
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -124,7 +125,7 @@ func (o *office) ask(idempotencyKey string) (appliance.Code, uuid.UUID) {
 	if err == nil {
 		return "", uuid.Nil
 	}
-	e, ok := err.(*appliance.Error)
+	e, ok := errors.AsType[*appliance.Error](err)
 	if !ok {
 		o.t.Fatal(err)
 	}

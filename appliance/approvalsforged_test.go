@@ -120,7 +120,9 @@ func forgedPeople() map[string]forgery {
 // forgedRecords are attacks with records.
 func forgedRecords() map[string]forgery {
 	return map[string]forgery{
-		"attests without asking": {"lacks the approvals that the policy demanded", func(o *office) { o.sign("one", nil) }},
+		"attests without asking": {"lacks the approvals that the policy demanded", func(o *office) {
+			o.sign("one", nil)
+		}},
 		"names an approval that nobody asked for": {"which nobody asked for", func(o *office) {
 			id := uuid.New()
 			o.sign("one", &id)

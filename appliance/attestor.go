@@ -58,11 +58,11 @@ type Attestor struct {
 	// Uses counts the signatures of each API key. It may be nil.
 	Uses *KeyUse
 
-	seats   atomic.Pointer[seats] // nil until SetAttestorKeys or the first use of Signer
-	repeats repeats
-	signing atomic.Int64
-	begun   atomic.Int64 // Unix nanoseconds of Now at the start of the newest attestation
-	policy  atomic.Pointer[Policy]
+	attestorKeys atomic.Pointer[attestorKeys] // nil until SetAttestorKeys or the first use of Signer
+	repeats      repeats
+	signing      atomic.Int64
+	begun        atomic.Int64 // Unix nanoseconds of Now at the start of the newest attestation
+	policy       atomic.Pointer[Policy]
 }
 
 // Govern replaces the policy; nil allows everything. It takes effect at once, also for pending requests that are not
@@ -233,7 +233,7 @@ func (a *Attestor) attest(ctx context.Context, call Call) (Entry, bool, error) {
 
 // signAll signs, and joins the signatures of the other members of the quorum. Without a quorum, the second result is
 // nil.
-func (a *Attestor) signAll(ctx context.Context, own Attestation, signer *seat,
+func (a *Attestor) signAll(ctx context.Context, own Attestation, signer *attestorKey,
 	call Call) (s Signature, q *Quorum, err error) {
 	if a.Cosign == nil || call.Coordinator != "" {
 		s, err = a.sign(ctx, signer, call.Key.ID, own.Hash)
@@ -265,24 +265,24 @@ func (a *Attestor) Trial(ctx context.Context, key APIKey) (trial Attestation, er
 	return trial, err
 }
 
-func (a *Attestor) sign(ctx context.Context, by *seat, keyID string, d Digest) (Signature, error) {
+func (a *Attestor) sign(ctx context.Context, by *attestorKey, keyID string, d Digest) (Signature, error) {
 	a.signing.Add(1)
 	defer a.signing.Add(-1)
 	if by.Concurrency == nil {
 		return a.signed(ctx, by, d)
 	}
 	waiting, admitted := a.Trace.begin(ctx, PartQueue)
-	err := by.turns.enter(waiting, keyID, by.Concurrency(), a.maxWaiting())
+	err := by.queue.enter(waiting, keyID, by.Concurrency(), a.maxWaiting())
 	admitted(err)
 	if err != nil {
 		return Signature{}, err
 	}
 	begin := time.Now()
-	defer func() { by.turns.leave(time.Since(begin), by.Concurrency()) }()
+	defer func() { by.queue.leave(time.Since(begin), by.Concurrency()) }()
 	return a.signed(ctx, by, d)
 }
 
-func (a *Attestor) signed(ctx context.Context, by *seat, d Digest) (Signature, error) {
+func (a *Attestor) signed(ctx context.Context, by *attestorKey, d Digest) (Signature, error) {
 	ctx, done := a.Trace.begin(ctx, PartHSM)
 	s, err := by.Signer.Sign(ctx, d)
 	done(err)
@@ -299,7 +299,7 @@ func (a *Attestor) maxWaiting() int {
 // Waiting returns how many calls are queued, over all attestor keys.
 func (a *Attestor) Waiting() (n int) {
 	for _, s := range a.now().all {
-		n += s.turns.length()
+		n += s.queue.length()
 	}
 	return n
 }
@@ -307,7 +307,7 @@ func (a *Attestor) Waiting() (n int) {
 // Saturated reports whether the default attestor key is overloaded: its queue is at least half full, or it refused a
 // call in the last second. Load on other attestor keys does not count, because it slows down only the API keys bound to
 // them.
-func (a *Attestor) Saturated() bool { return a.now().standard.turns.saturated(a.maxWaiting()) }
+func (a *Attestor) Saturated() bool { return a.now().standard.queue.saturated(a.maxWaiting()) }
 
 // Signing returns how many calls are queued for or inside the HSM. Their records will soon reach the journal, which may
 // wait for some of them so that they share its next write.
@@ -352,7 +352,7 @@ func (a *Attestor) Ready(ctx context.Context) error {
 	return a.Journal.Ready(ctx)
 }
 
-// repeats serializes calls with the same idempotency key, so that the second call finds the record of the first instead
+// repeats serialises calls with the same idempotency key, so that the second call finds the record of the first instead
 // of signing again. The zero value is ready.
 type repeats struct {
 	mu     sync.Mutex

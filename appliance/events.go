@@ -153,10 +153,10 @@ func (e *Events) Append(ctx context.Context, event Event) error {
 	return nil
 }
 
-// Keep queues the event of an operator's action and never leaves it out. It is for actions that must work while the
-// journal is not available, such as a revocation. If too many events are queued, the error is CodeOverloaded and the
-// caller must not act.
-func (e *Events) Keep(event Event) error {
+// RecordOrQueue queues the event of an operator's action and never leaves it out. It is for actions that must work
+// while the journal is not available, such as a revocation. If too many events are queued, the error is CodeOverloaded
+// and the caller must not act.
+func (e *Events) RecordOrQueue(event Event) error {
 	if e == nil {
 		return nil
 	}

@@ -202,7 +202,7 @@ func TestNoRecorderIsOneToo(t *testing.T) {
 	var e *appliance.Events
 	e.Record(numbered("a", 1))
 	e.Flush(t.Context())
-	if err := errors.Join(e.Append(t.Context(), numbered("a", 1)), e.Keep(numbered("a", 1))); err != nil {
+	if err := errors.Join(e.Append(t.Context(), numbered("a", 1)), e.RecordOrQueue(numbered("a", 1))); err != nil {
 		t.Error(err)
 	}
 	closeEvents(t, e)
@@ -219,7 +219,7 @@ func TestOperatorsActionsAreNeverLeftOut(t *testing.T) {
 	}
 	const many = appliance.EventsPerMinute + 100
 	for i := range many {
-		if err := e.Keep(numbered(appliance.EventKeyRevoked, i)); err != nil {
+		if err := e.RecordOrQueue(numbered(appliance.EventKeyRevoked, i)); err != nil {
 			t.Fatalf("action %d: %v", i, err)
 		}
 	}
@@ -241,11 +241,11 @@ func TestAnActionIsRefusedWhereTooManyEventsWait(t *testing.T) {
 	j := &eventJournal{stuck: make(chan struct{})}
 	e := appliance.NewEvents(appliance.EventsOptions{Journal: j})
 	for i := range 2 * appliance.MaxQueuedEvents {
-		if err := e.Keep(numbered(appliance.EventPaused, i)); err != nil {
+		if err := e.RecordOrQueue(numbered(appliance.EventPaused, i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	err := e.Keep(numbered(appliance.EventPaused, -1))
+	err := e.RecordOrQueue(numbered(appliance.EventPaused, -1))
 	refused, _ := errors.AsType[*appliance.Error](err)
 	if refused == nil || refused.Code != appliance.CodeOverloaded || refused.RetryAfter == 0 {
 		t.Errorf("one more is answered %v", err)
@@ -266,13 +266,13 @@ func TestTheQueueHasRoomForTheEventsOfTheLastAction(t *testing.T) {
 	e := appliance.NewEvents(appliance.EventsOptions{Journal: j, Now: func() time.Time { return now }})
 	reloads := 0
 	for ; reloads < 3*appliance.MaxQueuedEvents; reloads++ {
-		if e.Keep(numbered(appliance.EventConfigReloaded, reloads)) != nil {
+		if e.RecordOrQueue(numbered(appliance.EventConfigReloaded, reloads)) != nil {
 			break
 		}
 		e.Record(numbered(appliance.EventSignerAdded, 2*reloads))
 		e.Record(numbered(appliance.EventSignerRemoved, 2*reloads+1))
 	}
-	if err := e.Keep(numbered(appliance.EventConfigReloaded, reloads)); appliance.CodeOf(
+	if err := e.RecordOrQueue(numbered(appliance.EventConfigReloaded, reloads)); appliance.CodeOf(
 		err) != appliance.CodeOverloaded {
 		t.Errorf("after %d reloads another is answered %v", reloads, err)
 	}

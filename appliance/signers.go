@@ -58,29 +58,29 @@ func CheckBinding(keys []AttestorKey, name string) error {
 		strings.Join(names, ", ")).In("attestor")
 }
 
-// seat is an attestor key with its fair queue.
-type seat struct {
+// attestorKey is an attestor key with its fair queue.
+type attestorKey struct {
 	AttestorKey
-	turns *turns
+	queue *fairQueue
 }
 
-// seats is an immutable snapshot of the attestor keys.
-type seats struct {
-	all      []*seat
-	standard *seat // signs for unbound API keys
+// attestorKeys is an immutable snapshot of the attestor keys.
+type attestorKeys struct {
+	all      []*attestorKey
+	standard *attestorKey // signs for unbound API keys
 }
 
 // SetAttestorKeys replaces the attestor keys for later calls. At least one key must be active. The caller may close a
 // signer that is left out once the earlier calls have ended.
 func (a *Attestor) SetAttestorKeys(keys []AttestorKey) {
-	before := a.seats.Load()
-	next := new(seats)
+	before := a.attestorKeys.Load()
+	next := new(attestorKeys)
 	for _, k := range keys {
-		one := &seat{k, new(turns)}
+		one := &attestorKey{k, new(fairQueue)}
 		if before != nil {
 			for _, old := range before.all {
 				if old.Signer == k.Signer {
-					one.turns = old.turns // queued calls keep their place
+					one.queue = old.queue // queued calls keep their place
 				}
 			}
 		}
@@ -89,7 +89,7 @@ func (a *Attestor) SetAttestorKeys(keys []AttestorKey) {
 			next.standard = one
 		}
 	}
-	a.seats.Store(next)
+	a.attestorKeys.Store(next)
 }
 
 // AttestorKeys returns the attestor keys in order.
@@ -114,13 +114,14 @@ func (a *Attestor) Addresses() (all []Address) {
 func (a *Attestor) DefaultKey() AttestorKey { return a.now().standard.AttestorKey }
 
 // now returns the attestor keys. Before SetAttestorKeys, the only one is Signer.
-func (a *Attestor) now() *seats {
-	if now := a.seats.Load(); now != nil {
+func (a *Attestor) now() *attestorKeys {
+	if now := a.attestorKeys.Load(); now != nil {
 		return now
 	}
-	only := &seat{AttestorKey{State: AttestorKeyActive, Signer: a.Signer, Concurrency: a.Concurrency}, new(turns)}
-	a.seats.CompareAndSwap(nil, &seats{all: []*seat{only}, standard: only})
-	return a.seats.Load()
+	only := &attestorKey{AttestorKey{State: AttestorKeyActive, Signer: a.Signer, Concurrency: a.Concurrency},
+		new(fairQueue)}
+	a.attestorKeys.CompareAndSwap(nil, &attestorKeys{all: []*attestorKey{only}, standard: only})
+	return a.attestorKeys.Load()
 }
 
 // SignerOf returns the address of the attestor key that signs for an API key.
@@ -137,7 +138,7 @@ func (a *Attestor) SignerOf(key APIKey) (Address, error) {
 // seatOf returns the attestor key that signs for an API key.
 //
 // Errors: CodeAttestorKeyUnavailable.
-func (a *Attestor) seatOf(key APIKey) (*seat, error) {
+func (a *Attestor) seatOf(key APIKey) (*attestorKey, error) {
 	now := a.now()
 	if key.Attestor == "" {
 		return now.standard, nil

@@ -21,8 +21,8 @@ type TokenSigner interface {
 	Close() error
 }
 
-// Place is a token's slot in the order of Tokens.
-type Place struct {
+// TokenSlot is a token's slot in the order of Tokens.
+type TokenSlot struct {
 	URI URI
 	// Open opens the token and finds its key. After a failure it is called again, unless the error is ErrPIN.
 	Open func(ctx context.Context) (TokenSigner, error)
@@ -64,7 +64,7 @@ type Tokens struct {
 	options   TokensOptions
 	publicKey []byte
 	address   appliance.Address
-	places    []*place
+	slots     []*tokenSlot
 
 	closing  context.Context // cancelled by Close
 	stop     context.CancelFunc
@@ -81,25 +81,27 @@ func (t *Tokens) PublicKey() []byte { return slices.Clone(t.publicKey) }
 func (t *Tokens) Address() appliance.Address { return t.address }
 
 // single reports whether there is only one token. Its signer is then used directly.
-func (t *Tokens) single() bool { return len(t.places) == 1 }
+func (t *Tokens) single() bool { return len(t.slots) == 1 }
 
 // Sign implements appliance.Signer. A context without a deadline gets a deadline of 30 seconds.
 func (t *Tokens) Sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
 	if t.single() {
-		return t.places[0].signer.Sign(ctx, d)
+		return t.slots[0].signer.Sign(ctx, d)
 	}
-	return ask(ctx, t, func(ctx context.Context, p *place) (appliance.Signature, error) { return p.sign(ctx, d) })
+	return firstAnswer(ctx, t, func(ctx context.Context, p *tokenSlot) (appliance.Signature, error) {
+		return p.sign(ctx, d)
+	})
 }
 
 // Ready returns nil if a token in use answers and has the key.
 func (t *Tokens) Ready(ctx context.Context) error {
 	if t.single() {
-		return t.places[0].signer.Ready(ctx)
+		return t.slots[0].signer.Ready(ctx)
 	}
 	if !t.anyWell() {
 		return Unavailable(t.whyNot(), time.Second)
 	}
-	_, err := ask(ctx, t, func(ctx context.Context, p *place) (struct{}, error) {
+	_, err := firstAnswer(ctx, t, func(ctx context.Context, p *tokenSlot) (struct{}, error) {
 		return struct{}{}, p.opened().Ready(ctx)
 	})
 	return err
@@ -110,9 +112,9 @@ func (t *Tokens) Close() error { return t.closed() }
 
 func (t *Tokens) shutDown() error {
 	t.stop()
-	failures := make([]error, len(t.places))
+	failures := make([]error, len(t.slots))
 	var all sync.WaitGroup
-	for i, p := range t.places {
+	for i, p := range t.slots {
 		if signer := p.opened(); signer != nil {
 			all.Go(func() { failures[i] = signer.Close() })
 		}
@@ -122,24 +124,26 @@ func (t *Tokens) shutDown() error {
 	return errors.Join(failures...)
 }
 
-// ask calls do with the first token in use, and with the next if that fails or takes too long. It returns the first
-// success. A token that is no longer waited for may still answer until the deadline, and its answer updates its state.
-func ask[T any](ctx context.Context, t *Tokens, do func(context.Context, *place) (T, error)) (none T, err error) {
+// firstAnswer calls do with the first token in use, and with the next if that fails or takes too long. It returns the
+// first success. A token that is no longer waited for may still answer until the deadline, and its answer updates its
+// state.
+func firstAnswer[T any](ctx context.Context, t *Tokens,
+	do func(context.Context, *tokenSlot) (T, error)) (none T, err error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
 	type answer struct {
-		from  *place
+		from  *tokenSlot
 		value T
 		err   error
 	}
-	answers := make(chan answer, len(t.places)) // one from each token
+	answers := make(chan answer, len(t.slots)) // one from each token
 	var tried choice
 	var failures []error
-	var slow *place // took too long, and no other token was asked since
+	var slow *tokenSlot // took too long, and no other token was asked since
 	for waiting := 0; ; {
 		now := t.next(ctx, &tried)
 		switch {
-		case now.place != nil:
+		case now.tokenSlot != nil:
 			waiting++
 			if slow != nil {
 				slow.mu.Lock()
@@ -150,9 +154,9 @@ func ask[T any](ctx context.Context, t *Tokens, do func(context.Context, *place)
 			go func() {
 				limit, cancel := detached(ctx)
 				defer cancel()
-				value, err := do(limit, now.place)
+				value, err := do(limit, now.tokenSlot)
 				now.ended(err)
-				answers <- answer{now.place, value, err}
+				answers <- answer{now.tokenSlot, value, err}
 			}()
 			defer now.slow.Stop()
 		case waiting == 0:
@@ -166,10 +170,10 @@ func ask[T any](ctx context.Context, t *Tokens, do func(context.Context, *place)
 				}
 				waiting--
 				failures = append(failures, a.err)
-				over = a.from == now.place || waiting == 0
+				over = a.from == now.tokenSlot || waiting == 0
 			case <-now.slow.C:
 				now.hangs()
-				slow, over = now.place, true
+				slow, over = now.tokenSlot, true
 			case <-now.left:
 				over = true
 			case <-ctx.Done():
@@ -179,26 +183,27 @@ func ask[T any](ctx context.Context, t *Tokens, do func(context.Context, *place)
 	}
 }
 
-// turn is one request sent to a token. Without a place it never ends.
-type turn struct {
-	*place
+// signRequest is one request sent to a token. Without a token slot it never ends.
+type signRequest struct {
+	*tokenSlot
 	began time.Time
 	slow  *time.Timer     // fires when the next token is asked, too
 	left  <-chan struct{} // closed when the token is taken out of use
 }
 
 // next returns an attempt at the first untried token in use. If no such token is left, it takes an open one.
-func (t *Tokens) next(ctx context.Context, tried *choice) turn {
+func (t *Tokens) next(ctx context.Context, tried *choice) signRequest {
 	for _, mustBeWell := range []bool{true, false} {
-		for i, p := range t.places {
+		for i, p := range t.slots {
 			if tried.has(i) || p.opened() == nil || mustBeWell && !p.well() {
 				continue
 			}
 			tried.add(i)
-			return turn{place: p, began: time.Now(), slow: time.NewTimer(t.patience(ctx, p, tried)), left: p.leaving()}
+			return signRequest{tokenSlot: p, began: time.Now(), slow: time.NewTimer(t.patience(ctx, p, tried)),
+				left: p.leaving()}
 		}
 	}
-	return turn{slow: &time.Timer{}}
+	return signRequest{slow: &time.Timer{}}
 }
 
 // patienceParts divides CallTimeout and multiplies the usual time; see TokensOptions.
@@ -207,10 +212,10 @@ const patienceParts = 8
 // patience returns how long to wait for a token before the next is asked, too. It is an eighth of CallTimeout or eight
 // times the usual time, whichever is longer. It never exceeds an equal share of the time to the deadline for each
 // remaining token.
-func (t *Tokens) patience(ctx context.Context, p *place, tried *choice) time.Duration {
+func (t *Tokens) patience(ctx context.Context, p *tokenSlot, tried *choice) time.Duration {
 	wait := max(t.options.CallTimeout/patienceParts, patienceParts*p.usual())
 	if end, has := ctx.Deadline(); has { // trials have no deadline
-		others := len(t.places) - tried.count()
+		others := len(t.slots) - tried.count()
 		wait = min(wait, time.Until(end)/time.Duration(others+1))
 	}
 	return wait

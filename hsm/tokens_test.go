@@ -116,9 +116,9 @@ func standIns(n int) (each []*standIn) {
 func openStandIns(t *testing.T, each []*standIn, expected *appliance.Address) (*severalTokens, error) {
 	t.Helper()
 	s := &severalTokens{T: t, each: each}
-	var places []hsm.Place
+	var places []hsm.TokenSlot
 	for _, one := range each {
-		places = append(places, hsm.Place{URI: hsm.URI{Token: fmt.Sprint("token", one.number)}, Open: one.open})
+		places = append(places, hsm.TokenSlot{URI: hsm.URI{Token: fmt.Sprint("token", one.number)}, Open: one.open})
 	}
 	opened, err := hsm.OpenTokens(t.Context(), places, hsm.TokensOptions{
 		Expected: expected, CallTimeout: standInTimeout, Logger: slog.New(slog.NewTextHandler(&s.log, nil)),
@@ -435,10 +435,10 @@ func TestWithoutAnyTokenTheStartFails(t *testing.T) {
 func BenchmarkTokens(b *testing.B) {
 	for _, n := range []int{1, 2} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			var places []hsm.Place
+			var places []hsm.TokenSlot
 			for _, one := range standIns(n) {
 				one.instant = true
-				places = append(places, hsm.Place{Open: one.open})
+				places = append(places, hsm.TokenSlot{Open: one.open})
 			}
 			tokens, err := hsm.OpenTokens(b.Context(), places, hsm.TokensOptions{})
 			if err != nil {

@@ -19,7 +19,7 @@ const startGrace = 5 * time.Second
 //
 // Errors: the errors of Open if no token opens; ErrOtherKey if no token has the expected key, or if no key is expected
 // and the tokens have different ones.
-func OpenTokens(ctx context.Context, order []Place, options TokensOptions) (*Tokens, error) {
+func OpenTokens(ctx context.Context, order []TokenSlot, options TokensOptions) (*Tokens, error) {
 	if len(order) == 0 || len(order) > MostTokens {
 		return nil, fmt.Errorf("open the tokens: 1 to %d are allowed, not %d", MostTokens, len(order))
 	}
@@ -27,12 +27,13 @@ func OpenTokens(ctx context.Context, order []Place, options TokensOptions) (*Tok
 	t.closing, t.stop = context.WithCancel(context.Background())
 	t.closed = sync.OnceValue(t.shutDown)
 	for i, o := range order {
-		t.places = append(t.places,
-			&place{Place: o, number: i + 1, tokens: t, since: time.Now(), left: make(chan struct{}), calm: leastCalm})
+		t.slots = append(t.slots,
+			&tokenSlot{TokenSlot: o, number: i + 1, tokens: t, since: time.Now(), left: make(chan struct{}),
+				calm: leastCalm})
 	}
 	var err error
 	if t.single() {
-		err = t.openOne(ctx, t.places[0])
+		err = t.openOne(ctx, t.slots[0])
 	} else {
 		err = t.openAll(ctx)
 	}
@@ -42,7 +43,7 @@ func OpenTokens(ctx context.Context, order []Place, options TokensOptions) (*Tok
 	return t, nil
 }
 
-func (t *Tokens) openOne(ctx context.Context, p *place) (err error) {
+func (t *Tokens) openOne(ctx context.Context, p *tokenSlot) (err error) {
 	if p.signer, err = p.Open(ctx); err != nil {
 		return err
 	}
@@ -52,14 +53,14 @@ func (t *Tokens) openOne(ctx context.Context, p *place) (err error) {
 
 // opening is the result of opening a token.
 type opening struct {
-	*place
+	*tokenSlot
 	signer TokenSigner
 	err    error
 }
 
 func (t *Tokens) openAll(ctx context.Context) error {
-	ended := make(chan opening, len(t.places))
-	for _, p := range t.places {
+	ended := make(chan opening, len(t.slots))
+	for _, p := range t.slots {
 		t.watching.Go(func() {
 			signer, err := p.open(t.closing)
 			ended <- opening{p, signer, err}
@@ -83,7 +84,7 @@ func (t *Tokens) openAll(ctx context.Context) error {
 		t.watching.Go(o.watch)
 	}
 	t.watching.Go(func() {
-		for range len(t.places) - len(early) {
+		for range len(t.slots) - len(early) {
 			o := <-ended
 			o.admit(o.signer, o.err)
 			t.watching.Go(o.watch)
@@ -96,7 +97,7 @@ func (t *Tokens) openAll(ctx context.Context) error {
 // key has opened.
 func (t *Tokens) gather(ctx context.Context, ended <-chan opening) (early []opening, err error) {
 	var grace <-chan time.Time
-	for len(early) < len(t.places) {
+	for len(early) < len(t.slots) {
 		select {
 		case o := <-ended:
 			early = append(early, o)
@@ -147,7 +148,7 @@ func (t *Tokens) choose(early []opening) error {
 // begin sets the token's initial state.
 func (o opening) begin() {
 	if o.err == nil {
-		o.place.signer = o.signer
+		o.tokenSlot.signer = o.signer
 		return
 	}
 	_ = closeAll([]opening{o}) // never used

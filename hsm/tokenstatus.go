@@ -32,9 +32,9 @@ type Standing struct {
 
 // Standings returns the states of all tokens, in order. It asks no token.
 func (t *Tokens) Standings() []Standing {
-	all := make([]Standing, len(t.places))
+	all := make([]Standing, len(t.slots))
 	signs := false
-	for i, p := range t.places {
+	for i, p := range t.slots {
 		well := p.well()
 		all[i] = p.standing()
 		switch {
@@ -47,7 +47,7 @@ func (t *Tokens) Standings() []Standing {
 	return all
 }
 
-func (p *place) standing() Standing {
+func (p *tokenSlot) standing() Standing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := Standing{Position: p.number, Name: p.label(), State: TokenReady, Since: p.since.UTC(),
@@ -69,7 +69,7 @@ func (p *place) standing() Standing {
 	return s
 }
 
-func (p *place) label() string { return p.URI.Label() }
+func (p *tokenSlot) label() string { return p.URI.Label() }
 
 // Label names the token for people and metrics.
 func (u URI) Label() string {
@@ -80,13 +80,13 @@ func (u URI) Label() string {
 // state of each.
 func (t *Tokens) Status(ctx context.Context) (Status, error) {
 	if t.single() {
-		return t.places[0].signer.Status(ctx)
+		return t.slots[0].signer.Status(ctx)
 	}
 	all := t.Standings()
 	var asked sync.WaitGroup
-	for i, p := range t.places {
+	for i, p := range t.slots {
 		if signer := p.opened(); signer != nil {
-			asked.Go(func() { all[i].ask(ctx, signer) })
+			asked.Go(func() { all[i].queryStatus(ctx, signer) })
 		}
 	}
 	asked.Wait()
@@ -102,8 +102,8 @@ func (t *Tokens) Status(ctx context.Context) (Status, error) {
 // statusPatience bounds the wait for one token's status, so that a hung token does not delay the others.
 const statusPatience = 2 * time.Second
 
-// ask fills in the token's own status. If the token fails, ask records the error.
-func (s *Standing) ask(ctx context.Context, signer TokenSigner) {
+// queryStatus fills in the token's own status. If the token fails, ask records the error.
+func (s *Standing) queryStatus(ctx context.Context, signer TokenSigner) {
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
 	status, err := signer.Status(ctx)
@@ -118,11 +118,11 @@ func (s *Standing) ask(ctx context.Context, signer TokenSigner) {
 // Usage returns the counts of all tokens, and the sessions of the token that signs. It never waits.
 func (t *Tokens) Usage() Usage {
 	if t.single() {
-		return t.places[0].signer.Usage()
+		return t.slots[0].signer.Usage()
 	}
 	var all Usage
 	first := t.first()
-	for _, p := range t.places {
+	for _, p := range t.slots {
 		signer := p.opened()
 		if signer == nil {
 			continue
@@ -141,9 +141,9 @@ func (t *Tokens) Usage() Usage {
 }
 
 // first returns the token that is asked first.
-func (t *Tokens) first() *place {
-	var open *place
-	for _, p := range t.places {
+func (t *Tokens) first() *tokenSlot {
+	var open *tokenSlot
+	for _, p := range t.slots {
 		if p.well() {
 			return p
 		}
@@ -155,7 +155,7 @@ func (t *Tokens) first() *place {
 }
 
 func (t *Tokens) anyWell() bool {
-	for _, p := range t.places {
+	for _, p := range t.slots {
 		if p.well() {
 			return true
 		}
@@ -165,7 +165,7 @@ func (t *Tokens) anyWell() bool {
 
 // countWell does not check for new faults, because it is called while one is logged.
 func (t *Tokens) countWell() (n int) {
-	for _, p := range t.places {
+	for _, p := range t.slots {
 		p.mu.Lock()
 		if p.out == nil && p.signer != nil {
 			n++

@@ -347,7 +347,8 @@ func (team *team) everyoneWorks(t *testing.T) {
 func (team *team) standbyAway(t *testing.T) {
 	team.machines["db1"].run(t, "systemctl stop postgresql@15-main")
 	if out, err := team.machines["one"].try(t,
-		"curl -sS --insecure --fail "+team.url+"/readyz; sleep 8; curl -sS --insecure --fail "+team.url+"/readyz"); err != nil {
+		"curl -sS --insecure --fail "+team.url+"/readyz; sleep 8; curl -sS --insecure --fail "+team.url+
+			"/readyz"); err != nil {
 		t.Logf("while the standby is away: %s", out)
 	}
 	team.types(t, "db2", "The standby is away, console 1")

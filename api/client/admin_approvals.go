@@ -26,7 +26,8 @@ func (a *Admin) Approval(ctx context.Context, id uuid.UUID) (one appliance.Liste
 // Approve sends a person's approval.
 func (a *Admin) Approve(ctx context.Context, id uuid.UUID,
 	proof appliance.Assertion) (one appliance.ListedApproval, err error) {
-	err = a.do(ctx, call{method: http.MethodPost, path: "/approvals/" + id.String() + "/approve", body: proof, into: &one})
+	err = a.do(ctx,
+		call{method: http.MethodPost, path: "/approvals/" + id.String() + "/approve", body: proof, into: &one})
 	return one, err
 }
 

@@ -101,15 +101,15 @@ var verbs = map[string]verb{
 	"POST /keys/{id}/revoke":       {least: Operator, writes: true},
 }
 
-// Errors of a gate that refuses a request.
+// Errors of an adminTransport that refuses a request.
 var (
 	errRole  = errors.New("your role does not allow this")
 	errStale = errors.New("sign in again: your sign-in is older than five minutes")
 )
 
-// gate is the only way from a page to the admin socket. It names the principal as the caller, and refuses requests that
-// the principal's role does not allow. So no page can reveal more than the table of verbs permits.
-type gate struct {
+// adminTransport is the only way from a page to the admin socket. It names the principal as the caller, and refuses
+// requests that the principal's role does not allow. So no page can reveal more than the table of verbs permits.
+type adminTransport struct {
 	next  http.RoundTripper
 	known *http.ServeMux // patterns of verbs
 	who   Principal
@@ -126,7 +126,7 @@ func newKnown() *http.ServeMux {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (g gate) RoundTrip(r *http.Request) (*http.Response, error) {
+func (g adminTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	_, pattern := g.known.Handler(r)
 	v, known := verbs[pattern]
 	switch {

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -56,7 +57,7 @@ func (s *street) closed(client net.Conn) {
 	if err := client.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		s.Fatal(err)
 	}
-	if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		s.Errorf("the connection is open: %v", err)
 	}
 }
@@ -136,7 +137,7 @@ func TestSignInsThatHaveBegunAreNotEvicted(t *testing.T) {
 		t.Errorf("%d sign-ins of many addresses have begun, want %d", len(p.pending), mostPending)
 	}
 	state := regexp.MustCompile(`[?&]state=([^&]+)`).FindStringSubmatch(to)[1]
-	if begun, ok := p.take(state, cookie); !ok || begun.next != "/settings" {
+	if begun, ok := p.takePending(state, cookie); !ok || begun.next != "/settings" {
 		t.Error("a sign-in that had begun was evicted")
 	}
 }

@@ -20,7 +20,7 @@ type figure struct {
 	Minute, Window string // of the last minute, and of all samples
 }
 
-// figures summarizes samples. The newest sample is last.
+// figures summarises samples. The newest sample is last.
 func figures(samples []wire.Sample) []figure {
 	minute := samples[max(0, len(samples)-60):]
 	of := func(name string, tell func([]wire.Sample) string) figure {

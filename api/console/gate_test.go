@@ -29,7 +29,7 @@ func ask(t *testing.T, who Principal, now time.Time, verb string) (*http.Request
 		t.Fatal(err)
 	}
 	r.Header.Set(api.ByHeader, "root")
-	_, err = gate{next: next, known: newKnown(), who: who, now: func() time.Time { return now }}.RoundTrip(r)
+	_, err = adminTransport{next: next, known: newKnown(), who: who, now: func() time.Time { return now }}.RoundTrip(r)
 	return next.request, err
 }
 
@@ -135,18 +135,18 @@ func TestALinkIsTakenOnceWithinAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSessions(time.Now)
 		token, _ := s.invite(Auditor, "root")
-		if l, ok := s.look(token); !ok || l.Role != Auditor {
+		if l, ok := s.peekLink(token); !ok || l.Role != Auditor {
 			t.Error("it cannot be looked at")
 		}
-		if _, ok := s.take(token); !ok {
+		if _, ok := s.takeLink(token); !ok {
 			t.Error("it cannot be taken")
 		}
-		if _, ok := s.take(token); ok {
+		if _, ok := s.takeLink(token); ok {
 			t.Error("it was taken twice")
 		}
 		late, _ := s.invite(Auditor, "root")
 		time.Sleep(time.Minute)
-		if _, ok := s.take(late); ok {
+		if _, ok := s.takeLink(late); ok {
 			t.Error("it was taken after a minute")
 		}
 	})
@@ -166,7 +166,7 @@ func TestSessionsAndLinksAreBounded(t *testing.T) {
 	if len(s.signed) != mostSessions || s.of(first) != nil || oldest.ended.Err() == nil {
 		t.Errorf("%d sessions, the oldest among them: %v", len(s.signed), s.of(first) != nil)
 	}
-	if _, ok := s.look(link); ok && len(s.links) > mostLinks {
+	if _, ok := s.peekLink(link); ok && len(s.links) > mostLinks {
 		t.Errorf("%d links", len(s.links))
 	}
 	s.finishAll()

@@ -27,9 +27,9 @@ func bars(counts []uint32) string {
 	return path.String()
 }
 
-// line returns the path of a graph that ends at the right edge. steps is the number of values that fill the width. A
-// nil value leaves a gap. most is the highest value. scale is the value at the upper edge: most, but at least least.
-func line(values []*float64, steps int, least float64) (path string, most, scale float64) {
+// drawLine returns the path of a graph that ends at the right edge. steps is the number of values that fill the width.
+// A nil value leaves a gap. most is the highest value. scale is the value at the upper edge: most, but at least least.
+func drawLine(values []*float64, steps int, least float64) (path string, most, scale float64) {
 	scale = least
 	for _, v := range values {
 		if v != nil {

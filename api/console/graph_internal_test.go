@@ -28,7 +28,7 @@ func TestGraphsAreDrawnToScale(t *testing.T) {
 		"below the least": {[]*float64{&one, &two}, 2, "M240.0 75.0h.1L360.0 50.0"},
 		"with a gap":      {[]*float64{&two, nil, nil, &four}, 4, "M0.0 50.0h.1M360.0 0.0h.1"},
 	} {
-		if got, most, scale := line(c.values, 4, 4); got != c.want || most != c.most || scale != 4 {
+		if got, most, scale := drawLine(c.values, 4, 4); got != c.want || most != c.most || scale != 4 {
 			t.Errorf("%s: %s up to %v, want %s", name, got, most, c.want)
 		}
 	}

@@ -172,8 +172,9 @@ func (p *provider) begin(ctx context.Context, next string, again bool) (to, cook
 	return client.AuthCodeURL(state, options...), cookie, nil
 }
 
-// take removes and returns the pending sign-in with the given state, if it began in the browser with the given cookie.
-func (p *provider) take(state, cookie string) (pending, bool) {
+// takePending removes and returns the pending sign-in with the given state, if it began in the browser with the given
+// cookie.
+func (p *provider) takePending(state, cookie string) (pending, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	begun, ok := p.pending[hashed(state)]

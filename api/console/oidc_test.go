@@ -100,7 +100,7 @@ func (v *visitor) begun(p *provider, account string, again bool) (code string, o
 		v.t.Fatal(err)
 	}
 	v.signIn(to, account)
-	of, ok := p.take(v.query.Get("state"), cookie)
+	of, ok := p.takePending(v.query.Get("state"), cookie)
 	if !ok {
 		v.t.Fatal("the sign-in is not known again")
 	}
@@ -160,10 +160,10 @@ func TestASignInIsOfOneBrowserAndOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	state := regexp.MustCompile(`[?&]state=([^&]+)`).FindStringSubmatch(to)[1]
-	if _, ok := p.take(state, "another cookie"); ok {
+	if _, ok := p.takePending(state, "another cookie"); ok {
 		t.Error("another browser took it")
 	}
-	if _, ok := p.take(state, cookie); ok {
+	if _, ok := p.takePending(state, cookie); ok {
 		t.Error("it was taken after another browser had tried")
 	}
 }

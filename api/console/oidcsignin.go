@@ -43,7 +43,7 @@ func (c *Console) endOIDC(w http.ResponseWriter, r *http.Request) {
 	if sent, err := r.Cookie(c.oidcCookie()); err == nil {
 		cookie = sent.Value
 	}
-	begun, ok := c.provider.take(query.Get("state"), cookie)
+	begun, ok := c.provider.takePending(query.Get("state"), cookie)
 	if !ok {
 		if c.mayTryMore(w, r) {
 			c.problem(w, r, http.StatusForbidden, "This sign-in was started in another browser or is older than ten "+

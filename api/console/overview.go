@@ -51,7 +51,7 @@ func showOverview(w http.ResponseWriter, v *visit) error {
 	}); err != nil {
 		return err
 	}
-	return v.show(w, overview{current, figures(samples), v.console.doctor.look(v)})
+	return v.show(w, overview{current, figures(samples), v.console.doctor.recentFindings(v)})
 }
 
 func overviewOf(v *visit) (overviewNow, error) {
@@ -138,8 +138,8 @@ type doctor struct {
 	running chan struct{} // closed when the run ends; nil if none runs
 }
 
-// look returns recent findings, or starts a run and waits up to findingsWait for it.
-func (d *doctor) look(v *visit) findings {
+// recentFindings returns recent findings, or starts a run and waits up to findingsWait for it.
+func (d *doctor) recentFindings(v *visit) findings {
 	d.mu.Lock()
 	if d.running == nil && v.console.now().Sub(d.found.At) > findingsLast {
 		d.running = make(chan struct{})

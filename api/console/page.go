@@ -86,7 +86,7 @@ func (c *Console) signedIn(p page, of route) http.Handler {
 		}
 		v := &visit{Request: r, Principal: s.Principal, Expires: s.expires, console: c, ended: s.ended,
 			streams: &s.streams, page: p}
-		v.Admin = client.NewAdminOver(gate{next: c.admin, known: c.known, who: s.Principal, now: c.now})
+		v.Admin = client.NewAdminOver(adminTransport{next: c.admin, known: c.known, who: s.Principal, now: c.now})
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		err := errRole
 		if s.Role >= max(of.least, p.least) {

@@ -56,7 +56,8 @@ func TestTheQuorumIsShown(t *testing.T) {
 	status, _, body := b.get("/quorum")
 	for _, want := range []string{
 		"geneva", "version 1.2.3", "geneva.example/attestd&#43;1a2b3c4d&#43;AQ", "lima", "connection refused",
-		"the contract would refuse attestations", "lima: signer 0x0000000000000000000000000000000000000002 is not a member on chain",
+		"the contract would refuse attestations",
+		"lima: signer 0x0000000000000000000000000000000000000002 is not a member on chain",
 		"2 of 3 members must sign", `href="/quorum"`,
 	} {
 		if status != http.StatusOK || !strings.Contains(body, want) {

@@ -128,7 +128,7 @@ func kindsOf(s wire.ReplicaStatus) (kinds []kindRows) {
 const hour = 360
 
 func drawLag(lag wire.ReplicaLag) lagView {
-	path, most, scale := line(lag.LagSeconds, hour, leastLag)
+	path, most, scale := drawLine(lag.LagSeconds, hour, leastLag)
 	return lagView{path, fmt.Sprintf("%.1f s", most), fmt.Sprintf("%.0f s", scale)}
 }
 

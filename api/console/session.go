@@ -66,8 +66,8 @@ func (s *sessions) invite(role Role, by string) (token string, expires time.Time
 	return token, expires
 }
 
-// look returns a link that is still valid.
-func (s *sessions) look(token string) (link, bool) {
+// peekLink returns a link that is still valid.
+func (s *sessions) peekLink(token string) (link, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forgetExpired()
@@ -75,8 +75,8 @@ func (s *sessions) look(token string) (link, bool) {
 	return l, ok
 }
 
-// take removes and returns a link.
-func (s *sessions) take(token string) (link, bool) {
+// takeLink removes and returns a link.
+func (s *sessions) takeLink(token string) (link, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forgetExpired()

@@ -68,7 +68,7 @@ func (c *Console) showSignIn(w http.ResponseWriter, r *http.Request) {
 // the link; a module submits the form at once.
 func (c *Console) showLink(w http.ResponseWriter, r *http.Request) {
 	token := r.PathValue("token")
-	l, ok := c.sessions.look(token)
+	l, ok := c.sessions.peekLink(token)
 	if !ok {
 		c.noLink(w, r, "/")
 		return
@@ -81,7 +81,7 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	next := ownPath(r.PostFormValue("next"))
 	token := strings.TrimSpace(r.PostFormValue("link"))
-	l, ok := c.sessions.take(token[strings.LastIndex(token, "/")+1:])
+	l, ok := c.sessions.takeLink(token[strings.LastIndex(token, "/")+1:])
 	if !ok {
 		c.noLink(w, r, next)
 		return

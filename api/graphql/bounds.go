@@ -17,14 +17,14 @@ import (
 // so that signing always finds a free processor. It also limits the memory of answers, from their creation until they
 // are sent.
 
-// line bounds the queue for a semaphore: its length, and the wait. A refused request is told to retry later, and holds
-// no memory in the meantime.
-type line struct {
+// queueLimit bounds the queue for a semaphore: its length, and the wait. A refused request is told to retry later, and
+// holds no memory in the meantime.
+type queueLimit struct {
 	waiting int64
 	wait    time.Duration
 }
 
-var defaultLine = line{256, time.Second}
+var defaultLine = queueLimit{256, time.Second}
 
 const (
 	// maxForwarded bounds concurrent forwarded requests. They wait for the upstream and use no processor.
@@ -34,10 +34,10 @@ const (
 	maxIncoming = 16 << 20
 )
 
-// turns is a semaphore with a bounded queue and a short maximum wait.
-type turns struct {
+// slots is a semaphore with a bounded queue and a short maximum wait.
+type slots struct {
 	free    *semaphore.Weighted
-	line    line
+	limit   queueLimit
 	waiting atomic.Int64
 	refused func()      // counts refusals
 	reserve func() bool // reports whether one slot must stay free; nil means never
@@ -45,7 +45,7 @@ type turns struct {
 
 // newExecutions returns the slots for parsing and execution. If atOnce is zero, there is one slot for each processor,
 // and one of them stays free while attestations are being signed.
-func newExecutions(atOnce int, line line, attesting func() bool, refused func()) *turns {
+func newExecutions(atOnce int, line queueLimit, attesting func() bool, refused func()) *slots {
 	if processors := runtime.GOMAXPROCS(0); atOnce == 0 && processors > 1 && attesting != nil {
 		t := newTurns(processors, line, refused)
 		t.reserve = attesting
@@ -56,13 +56,13 @@ func newExecutions(atOnce int, line line, attesting func() bool, refused func())
 	return newTurns(atOnce, line, refused)
 }
 
-func newTurns(atOnce int, line line, refused func()) *turns {
-	return &turns{free: semaphore.NewWeighted(int64(atOnce)), line: line, refused: refused}
+func newTurns(atOnce int, line queueLimit, refused func()) *slots {
+	return &slots{free: semaphore.NewWeighted(int64(atOnce)), limit: line, refused: refused}
 }
 
-// take acquires a slot, which end releases. It returns CodeOverloaded, which it counts as a refusal, or CodeTimeout if
-// ctx has ended.
-func (t *turns) take(ctx context.Context) *document.Error {
+// acquire acquires a slot, which end releases. It returns CodeOverloaded, which it counts as a refusal, or CodeTimeout
+// if ctx has ended.
+func (t *slots) acquire(ctx context.Context) *document.Error {
 	err := t.wait(ctx)
 	if err != nil && err.Code() == appliance.CodeOverloaded {
 		t.refused()
@@ -71,7 +71,7 @@ func (t *turns) take(ctx context.Context) *document.Error {
 }
 
 // wait is take for optional work: it does not count refusals.
-func (t *turns) wait(ctx context.Context) *document.Error {
+func (t *slots) wait(ctx context.Context) *document.Error {
 	// Acquiring a second slot and releasing it at once ensures that one is free.
 	n := int64(1)
 	if t.reserve != nil && t.reserve() {
@@ -82,10 +82,10 @@ func (t *turns) wait(ctx context.Context) *document.Error {
 		return nil
 	}
 	defer t.waiting.Add(-1)
-	if t.waiting.Add(1) > t.line.waiting {
+	if t.waiting.Add(1) > t.limit.waiting {
 		return overloaded()
 	}
-	within, cancel := context.WithTimeout(ctx, t.line.wait)
+	within, cancel := context.WithTimeout(ctx, t.limit.wait)
 	defer cancel()
 	switch err := t.free.Acquire(within, n); {
 	case err == nil:
@@ -97,12 +97,12 @@ func (t *turns) wait(ctx context.Context) *document.Error {
 	return overloaded()
 }
 
-func (t *turns) end() { t.free.Release(1) }
+func (t *slots) end() { t.free.Release(1) }
 
 // bounded returns run behind take and end.
-func (t *turns) bounded(run func(context.Context) response) func(context.Context) response {
+func (t *slots) bounded(run func(context.Context) response) func(context.Context) response {
 	return func(ctx context.Context) response {
-		if err := t.take(ctx); err != nil {
+		if err := t.acquire(ctx); err != nil {
 			return refused(statusUnavailable, err)
 		}
 		defer t.end()

@@ -85,7 +85,7 @@ type Options struct {
 	Now      func() time.Time      // nil means time.Now
 
 	breakerOpen time.Duration // zero means defaultBreakerOpen; for tests
-	line        line          // zero means defaultLine; for tests
+	line        queueLimit    // zero means defaultLine; for tests
 }
 
 // Limits bound the cost of one request.
@@ -122,8 +122,8 @@ type Endpoint struct {
 	cache           *cache
 	operations      *otter.Cache[operationKey, *operation]
 	pieces          sync.Pool // of *[pieceBytes]byte
-	executions      *turns
-	forwards        *turns
+	executions      *slots
+	forwards        *slots
 	budget          *budget // for answers
 	bodies          *budget // for request bodies
 	charge          func(*fiber.Ctx, float64)
@@ -188,7 +188,7 @@ func New(o Options) (*Endpoint, error) {
 
 // bound creates the bounds of bounds.go and their metrics.
 func (e *Endpoint) bound(o Options) error {
-	if o.line == (line{}) {
+	if o.line == (queueLimit{}) {
 		o.line = defaultLine
 	}
 	tooMany := prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -243,7 +243,7 @@ func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (respon
 	if len(errs) > 0 {
 		return refused(statusRefused, errs...), nil
 	}
-	j.run = e.guarded(j.run)
+	j.run = e.recovering(j.run)
 	var policy document.Policy
 	if op.Cached != nil {
 		var failed *document.Error
@@ -286,9 +286,9 @@ func (e *Endpoint) localJob(op *operation, r request, given map[string]any) (job
 	return j, errs
 }
 
-// guarded turns a panic of run into an internal error. The process also signs, so a defect here must not crash it. A
+// recovering turns a panic of run into an internal error. The process also signs, so a defect here must not crash it. A
 // shared job runs in its own goroutine, where the server's middleware does not recover.
-func (e *Endpoint) guarded(run func(context.Context) response) func(context.Context) response {
+func (e *Endpoint) recovering(run func(context.Context) response) func(context.Context) response {
 	return func(ctx context.Context) (r response) {
 		defer func() {
 			if cause := recover(); cause != nil {
@@ -312,7 +312,7 @@ func (e *Endpoint) operation(ctx context.Context, r request) (*operation, []*doc
 	if op, ok := e.operations.GetIfPresent(key); ok {
 		return op, nil
 	}
-	if err := e.executions.take(ctx); err != nil {
+	if err := e.executions.acquire(ctx); err != nil {
 		return nil, []*document.Error{err}
 	}
 	defer e.executions.end()

@@ -62,7 +62,7 @@ func (e *Endpoint) IncomingBytes() int64 { return e.bodies.held.Load() }
 
 // WithLine sets the length of the queue and its maximum wait.
 func WithLine(o Options, waiting int64, wait time.Duration) Options {
-	o.line = line{waiting, wait}
+	o.line = queueLimit{waiting, wait}
 	return o
 }
 

@@ -60,7 +60,7 @@ func (e *Endpoint) forward(ctx context.Context, message upstream.Request) respon
 		}
 	}()
 	message.Room = held.grow
-	r := e.proxy.ask(ctx, message)
+	r := e.proxy.forward(ctx, message)
 	if r.status == statusForwarded {
 		r.held, kept = held, true
 	}

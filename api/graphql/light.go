@@ -63,7 +63,7 @@ func (e *Endpoint) encode(ctx context.Context, body pieces, chosen coding.Coding
 	if err := e.encoders.Encode(to, chosen, body); err != nil {
 		return response{}, overloaded() // encoding fails only for lack of budget
 	}
-	coded := w.take(to.piece)
+	coded := w.finish(to.piece)
 	if !w.taken {
 		return response{}, overloaded()
 	}
@@ -140,7 +140,8 @@ func (e *Endpoint) codedEntry(ctx context.Context, entry *cacheEntry, chosen cod
 		if err != nil {
 			return (*cacheEntry)(nil), nil
 		}
-		coded := &cacheEntry{kept: kept{body: e.keep(small)}, tag: entry.tag, stored: e.cache.now(), ttl: entry.ttl}
+		coded := &cacheEntry{kept: kept{body: e.cacheable(small)}, tag: entry.tag, stored: e.cache.now(),
+			ttl: entry.ttl}
 		e.cache.entries.Set(key, coded)
 		return coded, nil
 	})

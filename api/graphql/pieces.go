@@ -61,8 +61,8 @@ func (w *writer) next(full []byte) []byte {
 	return make([]byte, 0, pieceBytes)
 }
 
-// take returns the finished answer, with last as its last piece.
-func (w *writer) take(last []byte) response {
+// finish returns the finished answer, with last as its last piece.
+func (w *writer) finish(last []byte) response {
 	w.full = append(w.full, last)
 	if !w.held.grow(w.full.capacity()) { // a row was larger than a piece
 		return refused(statusUnavailable, overloaded())
@@ -90,8 +90,8 @@ func (e *Endpoint) reuse(r response) {
 	}
 }
 
-// keep returns the body of a response for caching, and releases its share of the budget.
-func (e *Endpoint) keep(r response) pieces {
+// cacheable returns the body of a response for caching, and releases its share of the budget.
+func (e *Endpoint) cacheable(r response) pieces {
 	body := r.body
 	if len(body) == 1 && len(body[0]) < cap(body[0])/4*3 { // more than a quarter of the piece is empty
 		body = pieces{bytes.Clone(body[0])}

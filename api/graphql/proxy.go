@@ -26,7 +26,7 @@ type proxy struct {
 	upstream *upstream.Client
 	timeout  time.Duration // of one request; the upstream client's timeout may be shorter
 	stale    time.Duration // Options.StaleIfError
-	judges   *turns        // parsing an answer takes an execution slot
+	judges   *slots        // parsing an answer takes an execution slot
 	breaker  *gobreaker.CircuitBreaker[upstream.Response]
 	pause    time.Duration             // how long the breaker stays open
 	until    atomic.Pointer[time.Time] // when the breaker allows the next trial
@@ -41,7 +41,7 @@ const (
 	defaultBreakerOpen = 10 * time.Second
 )
 
-func newProxy(o Options, limits Limits, judges *turns, log *slog.Logger) (*proxy, error) {
+func newProxy(o Options, limits Limits, judges *slots, log *slog.Logger) (*proxy, error) {
 	p := &proxy{
 		upstream: o.Upstream, timeout: limits.Timeout, stale: o.StaleIfError, pause: o.breakerOpen, judges: judges,
 		log: log,
@@ -89,8 +89,8 @@ func (p *proxy) changed(_ string, from, to gobreaker.State) {
 	}
 }
 
-// ask returns the upstream's answer, or an error for the client.
-func (p *proxy) ask(ctx context.Context, r upstream.Request) response {
+// forward returns the upstream's answer, or an error for the client.
+func (p *proxy) forward(ctx context.Context, r upstream.Request) response {
 	answer, err := p.exchange(ctx, r)
 	switch {
 	case err == nil:
@@ -145,15 +145,15 @@ func (p *proxy) exchange(ctx context.Context, r upstream.Request) (upstream.Resp
 
 // judged calls judge in an execution slot.
 func (p *proxy) judged(ctx context.Context, answer upstream.Response) error {
-	if p.judges.take(ctx) != nil {
+	if p.judges.acquire(ctx) != nil {
 		return errBusy
 	}
 	defer p.judges.end()
-	return judge(answer)
+	return upstreamFailure(answer)
 }
 
-// judge returns an error for an answer that counts as a failure of the upstream.
-func judge(answer upstream.Response) error {
+// upstreamFailure returns an error for an answer that counts as a failure of the upstream.
+func upstreamFailure(answer upstream.Response) error {
 	switch {
 	case answer.Status >= 500 || !answer.JSON():
 		return answer.Unavailable()

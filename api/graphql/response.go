@@ -77,7 +77,7 @@ func (e *Endpoint) execute(ctx context.Context, root []*document.Selection, repl
 	last, errs := e.executor.Execute(ctx, append(first, `{"data":`...), root,
 		answer.Output{Max: e.limits.MaxResponseBytes, Next: w.next})
 	if len(errs) == 0 {
-		return w.take(finish(last, extensions))
+		return w.finish(finish(last, extensions))
 	}
 	r := response{errors: errs, status: statusOK,
 		body: pieces{append(document.AppendErrors([]byte(`{"data":null,`), errs), '}')}}

@@ -127,8 +127,8 @@ type ReplicaStatus struct {
 
 // Unverified is the answer of GET /replica/unverified: the quarantined rows, by kind and key.
 type Unverified struct {
-	Rows  []follower.Doubt `json:"rows"`
-	Total int              `json:"total"` // number of quarantined rows, including those beyond the limit
+	Rows  []follower.Quarantined `json:"rows"`
+	Total int                    `json:"total"` // number of quarantined rows, including those beyond the limit
 }
 
 // ReplicaLag is the answer of GET /replica/lag: the replica's lag behind its upstream in the past hour, since the

@@ -49,12 +49,13 @@ func (m Manifest) open(dir string) (*bolt.Store, error) {
 	return openPublic(dir, key)
 }
 
-// Settle moves the records that a crash has left in the write-ahead log into attestd.db. No daemon may use the folder.
-func Settle(dir string) error {
-	return asOwner(dir, func() error { return settle(dir) })
+// FlushLog moves the records that a crash has left in the write-ahead log into attestd.db. No daemon may use the
+// folder.
+func FlushLog(dir string) error {
+	return asOwner(dir, func() error { return flushLog(dir) })
 }
 
-func settle(dir string) error {
+func flushLog(dir string) error {
 	path := filepath.Join(dir, StoreFile)
 	if !files.Exists(bolt.WALPath(path)) {
 		return nil
@@ -64,7 +65,7 @@ func settle(dir string) error {
 		return err
 	}
 	_, _, err = followed(dir, key, func(key appliance.LogKey) (*bolt.Store, error) {
-		return nil, bolt.Settle(path, key.Verifier)
+		return nil, bolt.FlushWAL(path, key.Verifier)
 	})
 	return err
 }

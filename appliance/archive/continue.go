@@ -43,7 +43,7 @@ type Continued struct {
 // folder. The new journal is written beside the old one and renamed into its place, so that a kill leaves one of the
 // two. The next start updates log.key and the mark.
 func Continue(ctx context.Context, dir string, o ContinueOptions) (c Continued, err error) {
-	if err := Settle(dir); err != nil { // otherwise the old write-ahead log would lie beside the new journal
+	if err := FlushLog(dir); err != nil { // otherwise the old write-ahead log would lie beside the new journal
 		return c, err
 	}
 	store, key, err := o.open(dir)

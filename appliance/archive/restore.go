@@ -206,7 +206,7 @@ func Replace(dir, scratch string, now time.Time) (aside []string, err error) {
 	if err := giveAway(dir, scratch); err != nil {
 		return nil, err
 	}
-	_ = settle(dir) // on failure, the write-ahead log is moved aside with the journal
+	_ = flushLog(dir) // on failure, the write-ahead log is moved aside with the journal
 	wal := bolt.WALPath(StoreFile)
 	newest := highwater.NewestPath(highwater.FileName)
 	names := []string{StoreFile, wal, LogKeyFile, highwater.FileName, newest}

@@ -23,9 +23,9 @@ var (
 
 // opinions are the answers of a contract's RPCs about its attestor.
 type opinions struct {
-	mu   sync.Mutex
-	of   map[string]opinion // by the RPC's id
-	told bool               // a mismatch was reported
+	mu               sync.Mutex
+	of               map[string]opinion // by the RPC's id
+	mismatchReported bool               // a mismatch was reported
 }
 
 type opinion struct {
@@ -160,8 +160,8 @@ func (c *watched) noteAttestor(signers []appliance.Signer) {
 		return
 	}
 	c.opinions.mu.Lock()
-	changed := c.opinions.told == matches
-	c.opinions.told = !matches
+	changed := c.opinions.mismatchReported == matches
+	c.opinions.mismatchReported = !matches
 	c.opinions.mu.Unlock()
 	switch {
 	case changed && !matches:

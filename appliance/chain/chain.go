@@ -172,8 +172,8 @@ type Store interface {
 	Alone(name, rpc string) (int64, error)
 	// Open returns the redemptions of a contract that must be judged again.
 	Open(name string) ([]Redemption, error)
-	// Judge stores attestation, API key, verdict, Open and Halted of existing redemptions.
-	Judge(name string, judged []Redemption) error
+	// SetVerdicts stores attestation, API key, verdict, Open and Halted of existing redemptions.
+	SetVerdicts(name string, judged []Redemption) error
 	// Each calls yield with each redemption, ordered by contract and block, until yield returns an error.
 	Each(yield func(Redemption) error) error
 	// ByHash returns the redemptions of an attestation on all contracts, ordered by contract and block.

@@ -46,8 +46,8 @@ func TestRedemptionsAreHeldAgainstTheJournal(t *testing.T) {
 	if len(r.logged("level=ERROR", "another party signs", stolen.Hash.String(), tx.String())) != 1 {
 		t.Errorf("no ERROR line has the hash:\n%s", r.text())
 	}
-	if r.recorded(chain.EventUnknownRedemption) != 1 || r.recorded(chain.EventHalted) != 1 || r.Figures().Unknown != 1 {
-		t.Errorf("events %v, unknown %d", r.events, r.Figures().Unknown)
+	if r.recorded(chain.EventUnknownRedemption) != 1 || r.recorded(chain.EventHalted) != 1 || r.Metrics().Unknown != 1 {
+		t.Errorf("events %v, unknown %d", r.events, r.Metrics().Unknown)
 	}
 	if r.resume(); r.halted() {
 		t.Fatal("halted again")
@@ -84,8 +84,8 @@ func TestAStartGoesOnWhereTheLastHasEnded(t *testing.T) {
 	if r.resume() != 1 {
 		t.Error("the acknowledged redemption halts after a restart, or the new one does not")
 	}
-	if n := r.recorded(chain.EventUnknownRedemption); n != 2 || r.Figures().Unknown != 2 || r.status().Unknown != 2 {
-		t.Errorf("%d events, %d counted, want 2 each", n, r.Figures().Unknown)
+	if n := r.recorded(chain.EventUnknownRedemption); n != 2 || r.Metrics().Unknown != 2 || r.status().Unknown != 2 {
+		t.Errorf("%d events, %d counted, want 2 each", n, r.Metrics().Unknown)
 	}
 	if len(r.logged("level=ERROR", stolen.Hash.String())) < 2 {
 		t.Error("a start does not tell of what is known")

@@ -62,21 +62,26 @@ func TestFaultsOfAnRPCHideNothing(t *testing.T) {
 		})
 	}
 	for name, of := range map[string]answer{
-		"429":                           times(3, &chaintest.Reply{Status: http.StatusTooManyRequests}),
-		"503 with Retry-After":          times(1, &chaintest.Reply{Status: http.StatusServiceUnavailable, RetryAfter: "1"}),
-		"500":                           times(4, &chaintest.Reply{Status: http.StatusInternalServerError}),
-		"a page of HTML":                times(3, &chaintest.Reply{Raw: []byte("<html>busy</html>")}),
-		"an empty body":                 times(3, &chaintest.Reply{Raw: []byte{}}),
-		"no answer, a hang":             times(2, &chaintest.Reply{Hang: true}),
-		"no block":                      times(6, &chaintest.Reply{Result: []byte("null")}),
-		"a block of nothing":            times(6, &chaintest.Reply{Result: []byte("{}")}),
-		"a rate by JSON-RPC":            times(8, &chaintest.Reply{Error: "daily request count exceeded"}),
-		"ranges of 3 blocks at most":    tooMany(3, &chaintest.Reply{Error: "query returned more than 10000 results"}),
-		"one block at most, by 400":     tooMany(1, &chaintest.Reply{Status: http.StatusBadRequest}),
-		"two blocks at most, by 413":    tooMany(2, &chaintest.Reply{Status: http.StatusRequestEntityTooLarge}),
-		"many blocks hang":              tooMany(4, &chaintest.Reply{Hang: true}),
-		"an answer without an end":      events(times(2, &chaintest.Reply{Raw: slices.Concat([]byte(`{"x":"`), make([]byte, 17<<20))})),
-		"events of others":              events(times(2, &chaintest.Reply{Result: []byte(`[{"address":"0x00000000000000000000000000000000000000ff","topics":["0x01"],"data":"0x","blockNumber":"0x2","transactionHash":"0x` + strings.Repeat("00", 32) + `","logIndex":"0x0"}]`)})),
+		"429": times(3, &chaintest.Reply{Status: http.StatusTooManyRequests}),
+		"503 with Retry-After": times(1,
+			&chaintest.Reply{Status: http.StatusServiceUnavailable, RetryAfter: "1"}),
+		"500":                        times(4, &chaintest.Reply{Status: http.StatusInternalServerError}),
+		"a page of HTML":             times(3, &chaintest.Reply{Raw: []byte("<html>busy</html>")}),
+		"an empty body":              times(3, &chaintest.Reply{Raw: []byte{}}),
+		"no answer, a hang":          times(2, &chaintest.Reply{Hang: true}),
+		"no block":                   times(6, &chaintest.Reply{Result: []byte("null")}),
+		"a block of nothing":         times(6, &chaintest.Reply{Result: []byte("{}")}),
+		"a rate by JSON-RPC":         times(8, &chaintest.Reply{Error: "daily request count exceeded"}),
+		"ranges of 3 blocks at most": tooMany(3, &chaintest.Reply{Error: "query returned more than 10000 results"}),
+		"one block at most, by 400":  tooMany(1, &chaintest.Reply{Status: http.StatusBadRequest}),
+		"two blocks at most, by 413": tooMany(2, &chaintest.Reply{Status: http.StatusRequestEntityTooLarge}),
+		"many blocks hang":           tooMany(4, &chaintest.Reply{Hang: true}),
+		"an answer without an end": events(
+			times(2, &chaintest.Reply{Raw: slices.Concat([]byte(`{"x":"`), make([]byte, 17<<20))})),
+		"events of others": events(
+			times(2,
+				&chaintest.Reply{Result: []byte(
+					`[{"address":"0x00000000000000000000000000000000000000ff","topics":["0x01"],"data":"0x","blockNumber":"0x2","transactionHash":"0x` + strings.Repeat("00", 32) + `","logIndex":"0x0"}]`)})),
 		"an event of another contract":  events(withAnother(2, func(l *types.Log) { l.Address[0]++ })),
 		"an event of a later block":     events(withAnother(2, func(l *types.Log) { l.BlockNumber += 1000 })),
 		"an event with data":            events(withAnother(2, func(l *types.Log) { l.Data = []byte{1} })),
@@ -226,20 +231,23 @@ func TestRPCsThatDisagree(t *testing.T) {
 			}
 			r.start()
 			r.eventually("all have read it", func() bool {
-				return !slices.ContainsFunc(r.status().RPCs, func(one chain.RPCStatus) bool { return one.Block <= block })
+				return !slices.ContainsFunc(r.status().RPCs, func(one chain.RPCStatus) bool {
+					return one.Block <= block
+				})
 			})
 			r.stop()
 			r.options.Patience = time.Millisecond // and now it has passed
 			r.start()
 			r.eventually("the disagreement is told", func() bool {
-				return len(r.logged("level=ERROR", "disagree on a redemption", redeemed.Hash.String())) == 1 && r.recorded(chain.EventDisagreement) == 1
+				return len(r.logged("level=ERROR", "disagree on a redemption", redeemed.Hash.String())) == 1 &&
+					r.recorded(chain.EventDisagreement) == 1
 			})
 			r.eventually(fmt.Sprintf("halted %t, %d unknown, %d disputed", c.halt, c.unknown, c.disputed), func() bool {
 				s := r.status()
 				return s.Unknown == c.unknown && s.Disputed == c.disputed && r.halted() == c.halt
 			})
-			if r.Figures().Disagreements != 1 {
-				t.Errorf("%d disagreements", r.Figures().Disagreements)
+			if r.Metrics().Disagreements != 1 {
+				t.Errorf("%d disagreements", r.Metrics().Disagreements)
 			}
 		})
 	}
@@ -254,7 +262,9 @@ func TestAnRPCThatIsAwayHidesNothing(t *testing.T) {
 	r.options.Patience = 50 * time.Millisecond
 	node.Redeem(t, key.attest(t), 1)
 	r.start()
-	r.eventually("what the other tells is disputed, after some patience", func() bool { return r.status().Disputed == 1 })
+	r.eventually("what the other tells is disputed, after some patience", func() bool {
+		return r.status().Disputed == 1
+	})
 	if len(r.logged("level=ERROR", "some of the RPCs report a redemption that the journal does not have")) != 1 {
 		t.Error("the dispute is no ERROR")
 	}
@@ -315,7 +325,9 @@ func TestContradictionsAreErrors(t *testing.T) {
 		node := chaintest.New(t)
 		r := newRig(t, chain.Contract{RPCs: []string{node.URL}, Address: appliance.Address{0x12}})
 		r.start()
-		r.eventually("it is told", func() bool { return len(r.logged("level=ERROR", "no contract exists", "remedy=")) == 1 })
+		r.eventually("it is told", func() bool {
+			return len(r.logged("level=ERROR", "no contract exists", "remedy=")) == 1
+		})
 		if s := r.status(); s.Block != 0 || !strings.Contains(s.RPCs[0].Error, "no contract") {
 			t.Errorf("%+v", s)
 		}
@@ -346,7 +358,8 @@ func TestURLsAreShownWithoutSecrets(t *testing.T) {
 	r := newRig(t, chain.Contract{RPCs: []string{"http://127.0.0.1:1/v3/s3cr3t?key=s3cr3t"}})
 	r.start()
 	r.eventually("the RPC fails", func() bool { return r.status().RPCs[0].Error != "" })
-	if s := r.status(); s.RPCs[0].URL != "http://127.0.0.1:1" || strings.Contains(fmt.Sprintf("%+v", s)+r.text(), "s3cr3t") {
+	if s := r.status(); s.RPCs[0].URL != "http://127.0.0.1:1" ||
+		strings.Contains(fmt.Sprintf("%+v", s)+r.text(), "s3cr3t") {
 		t.Errorf("%+v\n%s", s, r.text())
 	}
 }
@@ -354,8 +367,10 @@ func TestURLsAreShownWithoutSecrets(t *testing.T) {
 func TestCheckURL(t *testing.T) {
 	t.Parallel()
 	for address, good := range map[string]bool{
-		"https://rpc.example.com/v3/key": true, "http://127.0.0.1:8545": true, "http://localhost:8545": true, "http://[::1]:8545": true,
-		"http://rpc.example.com": false, "http://10.0.0.1:8545": false, "wss://rpc.example.com": false, "rpc.example.com": false, "": false, "https://": false, "http://127.0.0.1:x": false,
+		"https://rpc.example.com/v3/key": true, "http://127.0.0.1:8545": true, "http://localhost:8545": true,
+		"http://[::1]:8545":      true,
+		"http://rpc.example.com": false, "http://10.0.0.1:8545": false, "wss://rpc.example.com": false,
+		"rpc.example.com": false, "": false, "https://": false, "http://127.0.0.1:x": false,
 	} {
 		if err := chain.CheckURL(address); (err == nil) != good {
 			t.Errorf("%q: %v", address, err)

@@ -14,13 +14,13 @@ import (
 
 // feed reads a contract from one RPC. Its goroutine owns the fields that no lock protects.
 type feed struct {
-	c       *watched
-	node    *node
-	log     *slog.Logger
-	span    span
-	checked time.Time // when chain ID, code and attestor were last checked
-	told    string    // the last error logged
-	rewinds quota     // lines about reorganisations
+	c         *watched
+	node      *node
+	log       *slog.Logger
+	span      span
+	checked   time.Time // when chain ID, code and attestor were last checked
+	lastError string    // the last error logged
+	rewinds   quota     // lines about reorganisations
 
 	mu    sync.Mutex
 	state feedState
@@ -106,16 +106,16 @@ func (f *feed) note(err error) {
 	})
 	alarm := new(contradiction)
 	switch {
-	case text == f.told:
+	case text == f.lastError:
 		return
 	case err == nil:
 		f.log.Info("chain: the RPC answers again")
 	case errors.As(err, &alarm):
 		f.log.Error("chain: "+text, "remedy", alarm.remedy)
-	case f.told == "": // later errors are in the status only
+	case f.lastError == "": // later errors are in the status only
 		f.log.Warn("chain: the RPC cannot be read and is retried", "error", text)
 	}
-	f.told = text
+	f.lastError = text
 }
 
 // contradiction is an answer that a retry cannot change.
@@ -172,7 +172,7 @@ func (f *feed) step(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	f.set(func(s *feedState) { s.at, s.begun = at, true })
-	f.c.look()
+	f.c.requestEvaluation()
 	return last < safe, nil
 }
 
@@ -308,13 +308,13 @@ func (f *feed) rewind(to *Block) error {
 	f.log.Warn("chain: a reorganisation went deeper than the configured confirmations; the blocks are read again",
 		"from", from, "to", was.Number, "undone", len(undone))
 	for _, r := range undone {
-		if !f.rewinds.take(time.Now()) {
+		if !f.rewinds.allow(time.Now()) {
 			break // an RPC could undo the same blocks for ever
 		}
 		f.log.Warn("chain: the reorganisation removed a redemption; its signature exists nevertheless",
 			"hash", r.Hash.String(), "block", r.Block,
 			"transaction", r.TransactionHash.String(), "verdict", string(r.Verdict))
 	}
-	f.c.look()
+	f.c.requestEvaluation()
 	return nil
 }

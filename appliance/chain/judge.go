@@ -14,8 +14,8 @@ import (
 
 // recall judges the stored redemptions again, because the journal may have been replaced. Alarms are repeated.
 func (c *watched) recall(ctx context.Context) error {
-	c.judging.Lock()
-	defer c.judging.Unlock()
+	c.evaluating.Lock()
+	defer c.evaluating.Unlock()
 	c.open, c.raised = make(map[string]opened), make(map[string]raised)
 	var lost []Redemption
 	err := c.w.o.Store.Each(func(r Redemption) error {
@@ -32,7 +32,7 @@ func (c *watched) recall(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.w.o.Store.Judge(c.Name, lost)
+	return c.w.o.Store.SetVerdicts(c.Name, lost)
 }
 
 // inJournal looks for an attestation of the redemption's hash that was made in time, and records it.
@@ -80,10 +80,10 @@ func (r Redemption) row() string {
 	return fmt.Sprint(r.ID(), " ", r.BlockHash, r.LogIndex, " ", r.Amount, " ", r.Time.Unix())
 }
 
-// judge judges the open redemptions. It returns when to judge again.
-func (c *watched) judge(ctx context.Context) (next time.Duration, err error) {
-	c.judging.Lock()
-	defer c.judging.Unlock()
+// evaluate judges the open redemptions. It returns when to judge again.
+func (c *watched) evaluate(ctx context.Context) (next time.Duration, err error) {
+	c.evaluating.Lock()
+	defer c.evaluating.Unlock()
 	open, err := c.w.o.Store.Open(c.Name)
 	if err != nil {
 		return 0, err
@@ -132,7 +132,7 @@ func (c *watched) judge(ctx context.Context) (next time.Duration, err error) {
 	c.open, c.raised = seen, given
 	c.countUnproven()
 	c.tellRest(now)
-	return next, c.w.o.Store.Judge(c.Name, judged)
+	return next, c.w.o.Store.SetVerdicts(c.Name, judged)
 }
 
 // decide gives a redemption its verdict if possible. It returns when to judge again; 0 means at the next change.
@@ -193,14 +193,14 @@ func (c *watched) alarm(ctx context.Context, r *Redemption, was Verdict, o opene
 		log.Info("chain: the journal has the redemption now", "attestation", r.AttestationID.String())
 	}
 	if len(deny) > 0 && r.Verdict != "" && age >= c.w.o.Patience && first(&given.disagreement) {
-		if c.w.disagreements.Add(1); c.disputes.take(time.Now()) {
+		if c.w.disagreements.Add(1); c.disputes.allow(time.Now()) {
 			denied := strings.Join(deny, " ")
 			log.Error("chain: the RPCs disagree on a redemption: one of them lies or omits data",
 				"tell", told, "deny", denied, "in_journal", r.Verdict == Known)
 			c.w.record(EventDisagreement, c.details(*r, "tell", told, "deny", denied))
 		}
 	}
-	if r.Verdict == Disputed && first(&given.disputed) && c.disputes.take(time.Now()) {
+	if r.Verdict == Disputed && first(&given.disputed) && c.disputes.allow(time.Now()) {
 		log.Error("chain: some of the RPCs report a redemption that the journal does not have: check it in a block "+
 			"explorer; if it exists, another party signs with the attestor key",
 			"tell", told)
@@ -227,7 +227,7 @@ func (c *watched) alarmUnknown(ctx context.Context, log *slog.Logger, r *Redempt
 		return err
 	}
 	c.w.unknown.Add(1)
-	if !c.alarms.take(time.Now()) {
+	if !c.alarms.allow(time.Now()) {
 		return nil
 	}
 	text, details := "chain: a redemption that the journal does not have: another party signs with the attestor key, "+

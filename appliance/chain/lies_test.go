@@ -138,7 +138,7 @@ func TestMadeUpRedemptionsAreCheap(t *testing.T) {
 	r.journal.asked = func(appliance.Digest) { asked.Add(1) }
 	begun := time.Now()
 	r.start()
-	for deadline := time.Now().Add(10 * waitMost); r.Figures().Disagreements < blocks*each &&
+	for deadline := time.Now().Add(10 * waitMost); r.Metrics().Disagreements < blocks*each &&
 		time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond) // polling interval
 	}

@@ -12,8 +12,8 @@ import (
 type Members interface {
 	// Prove asks the members except those in skip whether their journals have an attestation of the hash that was made
 	// before until. A member counts as proven only by an inclusion proof. It counts as lacking if it answers that its
-	// journal has no such attestation. Otherwise it is silent: it did not answer, its proof does not verify, its verifier
-	// key is not configured, or it was skipped. Prove returns as soon as enough members are proven.
+	// journal has no such attestation. Otherwise it is silent: it did not answer, its proof does not verify, its
+	// verifier key is not configured, or it was skipped. Prove returns as soon as enough members are proven.
 	Prove(ctx context.Context, hash appliance.Digest, until time.Time, enough int,
 		skip []string) (proven, lacking, silent []string)
 }
@@ -26,10 +26,10 @@ const (
 // askMembers gives a redemption that this journal lacks its verdict, by the journals of the other members. It returns
 // when to judge again; 0 means at the next change.
 //
-// An attestation is answered only after m members have appended it. So a redemption that fewer than m journals can prove
-// was stolen. This journal is not one of them. While silent members could make up the number, the redemption waits for
-// MemberPatience and is unproven afterwards. It is asked about again until enough members have answered. A verdict of
-// unknown stays if members fall silent.
+// An attestation is answered only after m members have appended it. So a redemption that fewer than m journals can
+// prove was stolen. This journal is not one of them. While silent members could make up the number, the redemption
+// waits for MemberPatience and is unproven afterwards. It is asked about again until enough members have answered. A
+// verdict of unknown stays if members fall silent.
 func (c *watched) askMembers(ctx context.Context, r *Redemption, o *opened) time.Duration {
 	now, every := time.Now(), c.w.o.CheckEvery
 	if wait := o.asked.Add(every).Sub(now); wait > 0 {
@@ -39,7 +39,7 @@ func (c *watched) askMembers(ctx context.Context, r *Redemption, o *opened) time
 	if r.Verdict != "" {
 		questions = &c.repeats
 	}
-	if !questions.take(now) {
+	if !questions.allow(now) {
 		return time.Minute
 	}
 	if o.asked = now; o.firstAsked.IsZero() {
@@ -69,7 +69,7 @@ func (c *watched) askMembers(ctx context.Context, r *Redemption, o *opened) time
 
 // alarmUnproven reports a redemption that is neither proven nor known to be stolen, once.
 func (c *watched) alarmUnproven(r *Redemption, was Verdict, o opened) {
-	if !c.disputes.take(time.Now()) {
+	if !c.disputes.allow(time.Now()) {
 		return
 	}
 	list := func(names []string) string { return strings.Join(names, " ") }

@@ -99,7 +99,8 @@ func TestTheJournalsOfEnoughMembersProveARedemption(t *testing.T) {
 func TestARedemptionThatTooFewJournalsHaveIsAnAlarm(t *testing.T) {
 	t.Parallel()
 	for name, answers := range map[string][2]string{
-		"none": {"lacking", "lacking"}, "one": {"proven", "lacking"}, "one, and one does not answer": {"lacking", "silent"},
+		"none": {"lacking", "lacking"}, "one": {"proven", "lacking"},
+		"one, and one does not answer": {"lacking", "silent"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -133,7 +134,7 @@ func TestARedemptionWaitsForMembersThatDoNotAnswer(t *testing.T) {
 	r.stop()
 	r.options.MemberPatience = time.Nanosecond
 	r.start()
-	r.eventually("it is unproven", func() bool { return r.status().Unproven == 1 && r.Figures().Unproven == 1 })
+	r.eventually("it is unproven", func() bool { return r.status().Unproven == 1 && r.Metrics().Unproven == 1 })
 	if s := r.status(); s.Unknown != 1 || r.halted() || r.recorded(chain.EventUnproven) != 1 ||
 		r.recorded(chain.EventUnknownRedemption) != 0 {
 		t.Errorf("halted %t, %+v\n%s", r.halted(), s, r.text())

@@ -30,7 +30,8 @@ func TestTheContractOfAQuorumIsRead(t *testing.T) {
 	if got[0].Threshold != 1 || len(got[0].Members) != 2 {
 		t.Errorf("after a change: %+v", got)
 	}
-	for name, other := range map[string]appliance.Address{"no contract": {19: 7}, "another contract": chaintest.Contract} {
+	for name, other := range map[string]appliance.Address{"no contract": {19: 7},
+		"another contract": chaintest.Contract} {
 		if got := chain.InspectQuorum(t.Context(), watched[:1], other, "attestd/test"); got[0].Error == "" {
 			t.Errorf("%s: %+v", name, got[0])
 		}

@@ -4,22 +4,22 @@ import "time"
 
 // quota limits the alarms reported per minute. It counts the rest.
 type quota struct {
-	most  int
-	begun time.Time // begin of the current minute
-	told  int       // alarms reported in it
-	left  int       // alarms beyond the quota that rest has not returned yet
+	most     int
+	begun    time.Time // begin of the current minute
+	reported int       // alarms reported in it
+	left     int       // alarms beyond the quota that rest has not returned yet
 }
 
-// take reports whether another alarm is within the quota.
-func (q *quota) take(now time.Time) bool {
+// allow reports whether another alarm is within the quota.
+func (q *quota) allow(now time.Time) bool {
 	if now.Sub(q.begun) >= time.Minute {
-		q.begun, q.told = now, 0
+		q.begun, q.reported = now, 0
 	}
-	if q.told >= q.most {
+	if q.reported >= q.most {
 		q.left++
 		return false
 	}
-	q.told++
+	q.reported++
 	return true
 }
 

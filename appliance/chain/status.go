@@ -86,8 +86,8 @@ func (w *Watchtower) Status() (Status, error) {
 	return status, nil
 }
 
-// Figures are the values for metrics. They come from memory.
-type Figures struct {
+// Metrics are the values for metrics. They come from memory.
+type Metrics struct {
 	Unknown, Disagreements uint64 // since the start, plus those in the store
 	Unproven               int    // now
 	Contracts              []ContractFigures
@@ -109,9 +109,9 @@ type RPCFigures struct {
 	Failing bool
 }
 
-// Figures returns the values for metrics.
-func (w *Watchtower) Figures() Figures {
-	all := Figures{Unknown: w.unknown.Load(), Disagreements: w.disagreements.Load()}
+// Metrics returns the values for metrics.
+func (w *Watchtower) Metrics() Metrics {
+	all := Metrics{Unknown: w.unknown.Load(), Disagreements: w.disagreements.Load()}
 	for _, c := range w.contracts {
 		one := ContractFigures{Name: c.Name}
 		if _, matches, known := c.opinions.combined(len(c.feeds)); known {

@@ -166,16 +166,16 @@ type watched struct {
 	feeds []*feed
 	wake  chan struct{} // holds an element if redemptions must be judged
 
-	begun     atomic.Bool // Store.Begin has succeeded
-	judging   sync.Mutex  // held by judge; protects the fields below
-	judgedAll time.Time
-	open      map[string]opened // open redemptions, by row
-	raised    map[string]raised // alarms given for these, by ID
-	alarms    quota             // alarms that most RPCs agree on
-	disputes  quota             // other alarms
-	questions quota             // first questions to members
-	repeats   quota             // further questions to members
-	silent    []string          // members that have not answered in this pass
+	begun      atomic.Bool // Store.Begin has succeeded
+	evaluating sync.Mutex  // held by judge; protects the fields below
+	judgedAll  time.Time
+	open       map[string]opened // open redemptions, by row
+	raised     map[string]raised // alarms given for these, by ID
+	alarms     quota             // alarms that most RPCs agree on
+	disputes   quota             // other alarms
+	questions  quota             // first questions to members
+	repeats    quota             // further questions to members
+	silent     []string          // members that have not answered in this pass
 
 	unproven atomic.Int32 // open redemptions with that verdict
 
@@ -227,7 +227,7 @@ func (c *watched) judgeAll(ctx context.Context) error {
 	pause := c.w.o.PollInterval
 	for ctx.Err() == nil {
 		begun := time.Now()
-		next, err := c.judge(ctx)
+		next, err := c.evaluate(ctx)
 		sleep(ctx, (judgingShare-1)*time.Since(begun))
 		if err != nil && ctx.Err() == nil {
 			c.log.Warn("chain: redemptions could not be checked and are retried", "in", pause.String(),
@@ -245,8 +245,8 @@ func (c *watched) judgeAll(ctx context.Context) error {
 	return nil
 }
 
-// look requests a judgement.
-func (c *watched) look() {
+// requestEvaluation requests a judgement.
+func (c *watched) requestEvaluation() {
 	select {
 	case c.wake <- struct{}{}:
 	default:

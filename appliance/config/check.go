@@ -22,7 +22,8 @@ import (
 // isWebAddress reports whether s is an http or https URL without user, query and fragment, which may be secret.
 func isWebAddress(s string) bool {
 	u, err := url.Parse(s)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && u.RawQuery == "" && u.Fragment == ""
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil &&
+		u.RawQuery == "" && u.Fragment == ""
 }
 
 // validate checks the values without opening files or connections.
@@ -39,15 +40,19 @@ func (c *Config) validate() error {
 	c.validateKeys(check)
 	check(c.DataDir != "", "data_dir: must not be empty")
 	c.validateStore(check)
-	for _, a := range []struct{ name, value string }{{"server.listen", c.Server.Listen}, {"metrics.listen", c.Metrics.Listen}, {"console.listen", c.Console.Listen}} {
+	for _, a := range []struct{ name, value string }{{"server.listen", c.Server.Listen},
+		{"metrics.listen", c.Metrics.Listen}, {"console.listen", c.Console.Listen}} {
 		optional := a.name != "server.listen" && a.value == ""
-		check(optional || IsHostPort(a.value), "%s: %q is not an address and port such as 127.0.0.1:8080", a.name, a.value)
+		check(optional || IsHostPort(a.value), "%s: %q is not an address and port such as 127.0.0.1:8080", a.name,
+			a.value)
 	}
 	check((c.Server.TLS.Cert == "") == (c.Server.TLS.Key == ""), "server.tls: set cert and key together")
-	check(c.Server.TLS.ClientCA == "" || c.Server.TLS.Cert != "", "server.tls.client_ca: needs server.tls.cert and server.tls.key")
+	check(c.Server.TLS.ClientCA == "" ||
+		c.Server.TLS.Cert != "", "server.tls.client_ca: needs server.tls.cert and server.tls.key")
 	c.validateServer(check)
 	c.validateConsole(check)
-	check(c.Tracing.Endpoint == "" || isWebAddress(c.Tracing.Endpoint), "tracing.endpoint: %q is not the address of a collector such as http://127.0.0.1:4318", c.Tracing.Endpoint)
+	check(c.Tracing.Endpoint == "" || isWebAddress(c.Tracing.Endpoint),
+		"tracing.endpoint: %q is not the address of a collector such as http://127.0.0.1:4318", c.Tracing.Endpoint)
 	c.validateJournal(check)
 	check(c.Server.AttestBodyLimit > 0, "server.attest_body_limit: must be more than zero")
 	check(c.Limits.DefaultRate != appliance.Rate{}, "limits.default_rate: must be a rate such as 100/s")
@@ -56,9 +61,12 @@ func (c *Config) validate() error {
 	check(c.Limits.ErrorRate != appliance.Rate{}, "limits.error_rate: must be a rate such as 600/m, or unlimited")
 	check(c.Limits.MaxWaiting > 0, "limits.max_waiting: must be more than zero")
 	check(c.HSM.Sessions >= 0 && c.HSM.Sessions <= maxSessions, "hsm.sessions: must be 0 to %d", maxSessions)
-	check(c.HSM.CallTimeout >= 0 && c.HSM.CallTimeout < max(c.Server.RequestTimeout, 1), "hsm.call_timeout: must be shorter than server.request_timeout (%s), and not less than zero", c.Server.RequestTimeout)
+	check(c.HSM.CallTimeout >= 0 && c.HSM.CallTimeout < max(c.Server.RequestTimeout, 1),
+		"hsm.call_timeout: must be shorter than server.request_timeout (%s), and not less than zero",
+		c.Server.RequestTimeout)
 	c.validateWorker(check)
-	check(slices.Contains([]string{FromReplica, FromChains, FromProxy, FromOff}, c.GraphQL.Source), "graphql.source: %q is not replica, chains, proxy or off", c.GraphQL.Source)
+	check(slices.Contains([]string{FromReplica, FromChains, FromProxy, FromOff}, c.GraphQL.Source),
+		"graphql.source: %q is not replica, chains, proxy or off", c.GraphQL.Source)
 	c.validateUpstream(check)
 	c.validateSinks(check)
 	c.validateOrigins(check)
@@ -68,17 +76,21 @@ func (c *Config) validate() error {
 	check(c.Limits.GraphQLRate != appliance.Rate{}, "limits.graphql_rate: must be a rate such as 100/s, or unlimited")
 	g := c.GraphQL
 	for name, value := range map[string]int64{
-		"max_query": int64(g.MaxQuery), "max_variables": int64(g.MaxVariables), "max_response": int64(g.MaxResponse), "cache_size": int64(g.CacheSize),
+		"max_query": int64(g.MaxQuery), "max_variables": int64(g.MaxVariables), "max_response": int64(g.MaxResponse),
+		"cache_size":    int64(g.CacheSize),
 		"answer_memory": int64(g.AnswerMemory),
 		"max_tokens":    int64(g.MaxTokens), "max_depth": int64(g.MaxDepth), "max_root_fields": int64(g.MaxRootFields),
 		"max_aliases": int64(g.MaxAliases), "max_cost": int64(g.MaxCost), "timeout": int64(g.Timeout),
 	} {
-		check(value > 0 && value <= math.MaxInt32 || name == "timeout" && value > 0, "graphql.%s: must be more than zero, and less than 2 GiB", name)
+		check(value > 0 && value <= math.MaxInt32 || name == "timeout" &&
+			value > 0, "graphql.%s: must be more than zero, and less than 2 GiB", name)
 	}
 	check(g.AnswerMemory >= 2*g.MaxResponse, "graphql.answer_memory: must be at least twice graphql.max_response")
 	check(g.Executions >= 0 && g.Executions <= maxExecutions, "graphql.executions: must be 0 to %d", maxExecutions)
-	check(slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level), "log.level: %q is not debug, info, warn or error", c.Log.Level)
-	check(slices.Contains([]string{"auto", "text", "json"}, c.Log.Format), "log.format: %q is not auto, text or json", c.Log.Format)
+	check(slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level),
+		"log.level: %q is not debug, info, warn or error", c.Log.Level)
+	check(slices.Contains([]string{"auto", "text", "json"}, c.Log.Format), "log.format: %q is not auto, text or json",
+		c.Log.Format)
 	return errors.Join(failures...)
 }
 
@@ -89,16 +101,19 @@ func (c *Config) validateJournal(check func(ok bool, format string, args ...any)
 	check(c.Journal.MaxAhead > 0, "journal.max_ahead: must be more than zero")
 	check(c.Journal.WitnessInterval >= minInterval && c.Journal.WitnessInterval <= maxWitnessInterval,
 		"journal.witness_interval: must be %s to %s", minInterval, maxWitnessInterval)
-	check(c.Backup.Recipient == "" || c.Backup.PassphraseFile == "", "backup: set recipient or passphrase_file, not both")
+	check(c.Backup.Recipient == "" ||
+		c.Backup.PassphraseFile == "", "backup: set recipient or passphrase_file, not both")
 	if c.Backup.Recipient != "" {
 		_, err := age.ParseRecipients(strings.NewReader(c.Backup.Recipient))
-		check(err == nil, "backup.recipient: %q is not an age recipient such as age1…, which age-keygen prints", c.Backup.Recipient)
+		check(err == nil, "backup.recipient: %q is not an age recipient such as age1…, which age-keygen prints",
+			c.Backup.Recipient)
 	}
 }
 
 // validateWorker checks the permissions of the HSM's worker.
 func (c *Config) validateWorker(check func(ok bool, format string, args ...any)) {
-	check(slices.Contains([]string{"auto", "none", "unix", "any"}, c.HSM.WorkerNetwork), "hsm.worker_network: %q is not auto, none, unix or any", c.HSM.WorkerNetwork)
+	check(slices.Contains([]string{"auto", "none", "unix", "any"}, c.HSM.WorkerNetwork),
+		"hsm.worker_network: %q is not auto, none, unix or any", c.HSM.WorkerNetwork)
 	for _, path := range c.HSM.WorkerPaths {
 		check(filepath.IsAbs(path), "hsm.worker_paths: %q is not an absolute path", path)
 	}
@@ -110,13 +125,15 @@ func (c *Config) validateServer(check func(ok bool, format string, args ...any))
 		name  string
 		value time.Duration
 	}{
-		{"request_timeout", c.Server.RequestTimeout}, {"read_timeout", c.Server.ReadTimeout}, {"write_timeout", c.Server.WriteTimeout},
+		{"request_timeout", c.Server.RequestTimeout}, {"read_timeout", c.Server.ReadTimeout},
+		{"write_timeout", c.Server.WriteTimeout},
 		{"idle_timeout", c.Server.IdleTimeout}, {"shutdown_timeout", c.Server.ShutdownTimeout},
 		{"anonymous_idle_timeout", c.Server.AnonymousIdleTimeout},
 	} {
 		check(d.value > 0, "server.%s: must be more than zero", d.name)
 	}
-	check(c.Server.MaxConnections > 0 && c.Server.MaxConnections <= maxConnections, "server.max_connections: must be 1 to %d", maxConnections)
+	check(c.Server.MaxConnections > 0 &&
+		c.Server.MaxConnections <= maxConnections, "server.max_connections: must be 1 to %d", maxConnections)
 	check(c.Server.MaxConnectionsPerAddress > 0, "server.max_connections_per_address: must be more than zero")
 }
 
@@ -176,9 +193,11 @@ func (c *Config) Level() (level slog.Level) {
 }
 
 func (c *Config) validateOrigins(check func(ok bool, format string, args ...any)) {
-	for name, origins := range map[string][]string{"server.origins": c.Server.Origins, "graphql.origins": c.GraphQL.Origins} {
+	for name, origins := range map[string][]string{"server.origins": c.Server.Origins,
+		"graphql.origins": c.GraphQL.Origins} {
 		for _, origin := range origins {
-			check(isOrigin(origin), "%s: %q is not an origin such as https://app.example.com, or * for any", name, origin)
+			check(isOrigin(origin), "%s: %q is not an origin such as https://app.example.com, or * for any", name,
+				origin)
 		}
 	}
 }

@@ -102,7 +102,8 @@ func (c *Config) validateIndexer(check func(ok bool, format string, args ...any)
 	check(c.Indexer.PollInterval >= minInterval, "indexer.poll_interval: must be at least %s", minInterval)
 	check(c.Indexer.Preset == "" || c.Indexer.Preset == PresetMainnet, "indexer.preset: %q is not %s or empty",
 		c.Indexer.Preset, PresetMainnet)
-	check(!c.Indexes() || len(c.Indexer.Chains) > 0, "indexer.chains: graphql.source chains needs a chain to read, such "+
+	check(!c.Indexes() ||
+		len(c.Indexer.Chains) > 0, "indexer.chains: graphql.source chains needs a chain to read, such "+
 		"as { id: ethereum.1, rpcs: [\"https://rpc.example.com\"] }")
 	check(!c.Indexes() || c.GraphQL.Upstream == "",
 		"graphql.upstream: is not used with graphql.source chains; remove one of the two")

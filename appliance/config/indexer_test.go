@@ -39,7 +39,8 @@ func TestTheExampleOfTheIndexerIsAConfiguration(t *testing.T) {
 		chains[0].Core != "0xee4ea8d358473f0fcebf0329feed95d56e8c04d7" || chains[0].Confirmations != config.Finalized {
 		t.Errorf("the chains are %+v", chains)
 	}
-	if one := chains[1]; one.Name != "Sepolia" || one.FromBlock != 8000000 || one.Confirmations != "64" || !one.Testnet {
+	if one := chains[1]; one.Name != "Sepolia" || one.FromBlock != 8000000 || one.Confirmations != "64" ||
+		!one.Testnet {
 		t.Errorf("the second chain is %+v", one)
 	}
 }
@@ -67,7 +68,8 @@ indexer:
 		`indexer.chains: entry 1: id: "union.union-1" is not the universal id of an EVM chain, such as ethereum.1`,
 		"indexer.chains: entry 2: core: must be the address of the core contract: indexer.preset does not know ethereum.1",
 		`indexer.chains: entry 2: confirmations: "soon" is not a number of blocks such as 12, or finalized`,
-		"indexer.chains: entry 2: rpcs: must be 1 to 16 URLs", "indexer.chains: entry 3: id: ethereum.1 is another entry's",
+		"indexer.chains: entry 2: rpcs: must be 1 to 16 URLs",
+		"indexer.chains: entry 3: id: ethereum.1 is another entry's",
 		"indexer.chains: entry 3: rpcs: 2 is a duplicate: name a different node",
 		"indexer.chains: entry 3: core: the address must have 40 hex digits",
 	} {

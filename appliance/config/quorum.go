@@ -37,8 +37,9 @@ func quorumSettings() []Setting {
 			{"api_key", "",
 				"location of an API key of scope cosign that the member made for this appliance: file:/path or credential:NAME"},
 			{"ca", "", "PEM file of the certificate authorities for the member's certificate; if empty, the system's"},
-			{"verifier_key", "", "verifier key of the member's log, confirmed by its operator (attestd doctor shows it); if empty, the " +
-				"watchtower does not accept its proofs"},
+			{"verifier_key", "",
+				"verifier key of the member's log, confirmed by its operator (attestd doctor shows it); if empty, the " +
+					"watchtower does not accept its proofs"},
 		}, "the other members of the quorum; this appliance is always a member"},
 	}
 }
@@ -99,7 +100,8 @@ func (m QuorumMember) validate(check func(ok bool, format string, args ...any)) 
 	_, err = m.LogVerifier()
 	check(err == nil, "verifier_key: %v", err)
 	key := m.APIKeyHeader()
-	check(m.APIKey != "" && key.Kept(), "api_key: must be a location, file:/path or credential:NAME, not the key itself")
+	check(m.APIKey != "" &&
+		key.Kept(), "api_key: must be a location, file:/path or credential:NAME, not the key itself")
 	if m.APIKey != "" && key.Kept() {
 		err := key.Check()
 		check(err == nil, "api_key: %v", err)

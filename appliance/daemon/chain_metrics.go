@@ -39,14 +39,15 @@ func newChainMetrics(w *chain.Watchtower) *chainMetrics {
 
 // Describe implements prometheus.Collector.
 func (m *chainMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.unknown, m.disagreements, m.unproven, m.block, m.blockTime, m.matches, m.rpcUp} {
+	for _, d := range []*prometheus.Desc{m.unknown, m.disagreements, m.unproven, m.block, m.blockTime, m.matches,
+		m.rpcUp} {
 		out <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (m *chainMetrics) Collect(out chan<- prometheus.Metric) {
-	f := m.tower.Figures()
+	f := m.tower.Metrics()
 	out <- prometheus.MustNewConstMetric(m.unknown, prometheus.CounterValue, float64(f.Unknown))
 	out <- prometheus.MustNewConstMetric(m.disagreements, prometheus.CounterValue, float64(f.Disagreements))
 	out <- prometheus.MustNewConstMetric(m.unproven, prometheus.GaugeValue, float64(f.Unproven))

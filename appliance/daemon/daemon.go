@@ -1,5 +1,5 @@
-// Package daemon runs one appliance from its configuration: it opens the store, the HSM and the servers, connects them, reloads
-// them, and closes them. Commands that use the same files and the same upstream open them here, too.
+// Package daemon runs one appliance from its configuration: it opens the store, the HSM and the servers, connects them,
+// reloads them, and closes them. Commands that use the same files and the same upstream open them here, too.
 package daemon
 
 import (
@@ -39,14 +39,15 @@ import (
 
 // Options are the optional parts of Serve.
 type Options struct {
-	Version    string                         // of attestd, for logs and status
-	Ready      func(Ready) error              // called once all servers listen
-	Load       func() (*config.Config, error) // reads the configuration again; nil disables reloads
-	Level      *slog.LevelVar                 // of the logger; nil means a fixed level
-	AccessLog  *slog.Logger                   // for requests with a status below 500; nil means the log
-	LogDropped func() uint64                  // number of dropped log lines since the start; nil means that none can be dropped
-	Sockets    []net.Listener                 // for the API, instead of server.listen
-	Doctor     func(context.Context) any      // runs doctor for the console; nil means no findings
+	Version   string                         // of attestd, for logs and status
+	Ready     func(Ready) error              // called once all servers listen
+	Load      func() (*config.Config, error) // reads the configuration again; nil disables reloads
+	Level     *slog.LevelVar                 // of the logger; nil means a fixed level
+	AccessLog *slog.Logger                   // for requests with a status below 500; nil means the log
+	// number of dropped log lines since the start; nil means that none can be dropped
+	LogDropped func() uint64
+	Sockets    []net.Listener            // for the API, instead of server.listen
+	Doctor     func(context.Context) any // runs doctor for the console; nil means no findings
 
 	Exit         func(status int) // ends the process if a part does not end; nil means os.Exit
 	EndsOnHangup bool             // SIGHUP does not reload: the caller ends ctx at it
@@ -63,32 +64,32 @@ type Ready struct {
 
 // running holds the parts of a running daemon.
 type running struct {
-	config   *config.Config
-	loaded   *config.Config // the newest, whose reloadable settings are in effect; guarded by reloading
-	options  Options
-	logger   *slog.Logger
-	store    *Store
-	replica  *replica.Kept      // nil if graphql.source is neither replica nor chains
-	upstream *upstream.Client   // nil if there is none
-	follower *follower.Follower // follows upstream into replica; nil if nothing is followed
-	redeemed *redemptions.Store // redemptions that the watchtower has read; nil if no contract is watched
-	tower    *chain.Watchtower  // nil if no contract is watched
-	indexer  *indexer.Indexer   // reads chains into replica; nil if graphql.source is not chains
-	quorum   *quorum.Quorum     // nil if this appliance signs alone
-	signer   *signers
-	signs    atomic.Value // the signer's address, a string; nil until it is known
-	attestor *appliance.Attestor
-	events   *appliance.Events
-	untold   bool // the journal accepts no more events
-	keysTold keysTold
-	public   *api.Server
-	address  net.Addr // where the API listens
-	metrics  net.Addr // nil if metrics are off
-	console  *url.URL // its address for browsers; nil if the console is off
-	registry *prometheus.Registry
-	started  time.Time
-	sinks    *sinks.Shipper
-	shipsTo  []config.Sink // the sinks in use; guarded by reloading
+	config        *config.Config
+	loaded        *config.Config // the newest, whose reloadable settings are in effect; guarded by reloading
+	options       Options
+	logger        *slog.Logger
+	store         *Store
+	replica       *replica.Kept      // nil if graphql.source is neither replica nor chains
+	upstream      *upstream.Client   // nil if there is none
+	follower      *follower.Follower // follows upstream into replica; nil if nothing is followed
+	redeemed      *redemptions.Store // redemptions that the watchtower has read; nil if no contract is watched
+	tower         *chain.Watchtower  // nil if no contract is watched
+	indexer       *indexer.Indexer   // reads chains into replica; nil if graphql.source is not chains
+	quorum        *quorum.Quorum     // nil if this appliance signs alone
+	signer        *signers
+	signs         atomic.Value // the signer's address, a string; nil until it is known
+	attestor      *appliance.Attestor
+	events        *appliance.Events
+	eventsRefused bool // the journal accepts no more events
+	recordedKeys  recordedKeys
+	public        *api.Server
+	address       net.Addr // where the API listens
+	metrics       net.Addr // nil if metrics are off
+	console       *url.URL // its address for browsers; nil if the console is off
+	registry      *prometheus.Registry
+	started       time.Time
+	sinks         *sinks.Shipper
+	shipsTo       []config.Sink // the sinks in use; guarded by reloading
 
 	tracing      *tracing // nil if no collector is configured
 	witnesses    *witness.Gatherer
@@ -108,7 +109,8 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 		o.Exit = os.Exit
 	}
 	tuneMemory(c)
-	r := &running{continued: make(chan successor, 1), config: c, loaded: c, options: o, logger: logger, started: time.Now(), registry: prometheus.NewRegistry()}
+	r := &running{continued: make(chan successor, 1), config: c, loaded: c, options: o, logger: logger,
+		started: time.Now(), registry: prometheus.NewRegistry()}
 	hangup := make(chan os.Signal, 1)
 	if !o.EndsOnHangup {
 		signal.Notify(hangup, syscall.SIGHUP) // from the start, because an unhandled SIGHUP ends the process
@@ -134,7 +136,8 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 		go func() { failed <- s.Serve() }()
 	}
 	if o.Ready != nil {
-		if err := o.Ready(Ready{r.address, r.metrics, r.console, r.signer.Address(), r.signer.PublicKey()}); err != nil {
+		if err := o.Ready(Ready{r.address, r.metrics, r.console, r.signer.Address(),
+			r.signer.PublicKey()}); err != nil {
 			return err
 		}
 	}
@@ -159,7 +162,8 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 }
 
 const (
-	closeTimeout = 10 * time.Second                 // for all parts except the store, after the accepted requests have finished
+	// for all parts except the store, after the accepted requests have finished
+	closeTimeout = 10 * time.Second
 	extendStop   = "EXTEND_TIMEOUT_USEC=3600000000" // sd_notify(3); replaces the unit's TimeoutStopSec=
 )
 
@@ -177,7 +181,8 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.attestor = &appliance.Attestor{Scheme: scheme, Now: time.Now, MaxWaiting: r.config.Limits.MaxWaiting, Uses: new(appliance.KeyUse)}
+	r.attestor = &appliance.Attestor{Scheme: scheme, Now: time.Now, MaxWaiting: r.config.Limits.MaxWaiting,
+		Uses: new(appliance.KeyUse)}
 	if err := checkRegular(r.config); err != nil {
 		return err
 	}
@@ -194,12 +199,14 @@ func (r *running) open(ctx context.Context) (err error) {
 	}
 	logins := new(worker.Logins)
 	member := &Member{Version: r.options.Version, Settings: r.settingsInEffect}
-	if r.store, err = OpenStore(r.config, StoreOptions{Logger: r.logger, Pending: r.attestor.Signing, Member: member, Logins: logins, Watch: true, Continued: r.goesOn}); err != nil {
+	if r.store, err = OpenStore(r.config, StoreOptions{Logger: r.logger, Pending: r.attestor.Signing, Member: member,
+		Logins: logins, Watch: true, Continued: r.goesOn}); err != nil {
 		return err
 	}
 	r.attestor.Keys, r.attestor.Journal, r.attestor.Stopped = r.store.Keys, r.store.Journal, r.store.Stop.Stopped
 	record := func(e appliance.Event) { r.events.Record(e) } // r.events is set before a witness is asked
-	if r.witnesses, err = OpenWitnesses(r.config, r.store, WitnessOptions{Version: r.options.Version, Logger: r.logger, Record: record}); err != nil {
+	if r.witnesses, err = OpenWitnesses(r.config, r.store,
+		WitnessOptions{Version: r.options.Version, Logger: r.logger, Record: record}); err != nil {
 		return err
 	}
 	if err := r.openReads(); err != nil {
@@ -230,8 +237,8 @@ func (r *running) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// newestSigner returns the address of the journal's newest record, nil if there is none. If a database does not answer, the check
-// happens before the first append.
+// newestSigner returns the address of the journal's newest record, nil if there is none. If a database does not answer,
+// the check happens before the first append.
 func (r *running) newestSigner(ctx context.Context) (*appliance.Address, error) {
 	journal := r.attestor.Journal
 	newest, err := newestSigner(ctx, journal)
@@ -239,7 +246,8 @@ func (r *running) newestSigner(ctx context.Context) (*appliance.Address, error) 
 	if r.config.Store.URL == "" || code != appliance.CodeJournalUnavailable && code != appliance.CodeTimeout {
 		return newest, err
 	}
-	r.logger.Warn("journal: the database is unavailable; attestd starts without it, and attests once it is available", "error", err.Error())
+	r.logger.Warn("journal: the database is unavailable; attestd starts without it, and attests once it is available",
+		"error", err.Error())
 	if key := r.config.DefaultKey(); key.Address == "" {
 		r.attestor.Journal = &unproven{Journal: journal, check: func(ctx context.Context) error {
 			newest, err := newestSigner(ctx, journal)
@@ -297,8 +305,10 @@ func (r *running) adminOptions() api.AdminOptions {
 
 // announce reports to the log and to the service manager that the daemon answers requests.
 func (r *running) announce() {
-	r.logger.Info("ready", "version", r.options.Version, "listen", r.address.String(), "signer", r.signer.Address().String(),
-		"scheme", string(r.attestor.Scheme.Name), "records", r.records(), "startup", time.Since(r.started).Round(time.Millisecond).String())
+	r.logger.Info("ready", "version", r.options.Version, "listen", r.address.String(),
+		"signer", r.signer.Address().String(),
+		"scheme", string(r.attestor.Scheme.Name), "records", r.records(),
+		"startup", time.Since(r.started).Round(time.Millisecond).String())
 	r.notify(daemon.SdNotifyReady)
 }
 
@@ -324,8 +334,8 @@ func (r *running) notify(state string) {
 	}
 }
 
-// wait returns nil when ctx ends, and an error if a server or the store's disk fails before that. Until then it reloads at
-// each hangup.
+// wait returns nil when ctx ends, and an error if a server or the store's disk fails before that. Until then it reloads
+// at each hangup.
 func (r *running) wait(ctx context.Context, failed <-chan error, hangup <-chan os.Signal) error {
 	go r.reloadAt(ctx, hangup)
 	for {
@@ -338,18 +348,20 @@ func (r *running) wait(ctx context.Context, failed <-chan error, hangup <-chan o
 			}
 			return err
 		case err := <-r.store.Failed():
-			r.untold = true
+			r.eventsRefused = true
 			if errors.Is(err, bolt.ErrReplaced) {
 				return fmt.Errorf("signing stopped: %w", err)
 			}
-			return fmt.Errorf("the journal's disk failed and signing stopped; issued attestations are safe. Read the kernel's log: dmesg: %w", err)
+			return fmt.Errorf(
+				"the journal's disk failed and signing stopped; issued attestations are safe. Read the kernel's log: dmesg: %w", err)
 		case next := <-r.continued:
 			return r.follows(next)
 		}
 	}
 }
 
-// reloadAt reloads at each hangup until ctx ends. A file that hangs on open delays neither the end nor the handling of a failed disk.
+// reloadAt reloads at each hangup until ctx ends. A file that hangs on open delays neither the end nor the handling of
+// a failed disk.
 func (r *running) reloadAt(ctx context.Context, hangup <-chan os.Signal) {
 	for {
 		select {
@@ -361,7 +373,8 @@ func (r *running) reloadAt(ctx context.Context, hangup <-chan os.Signal) {
 	}
 }
 
-// close closes the parts that open opened. The HSM comes first, so that no signature is made that the store cannot record.
+// close closes the parts that open opened. The HSM comes first, so that no signature is made that the store cannot
+// record.
 func (r *running) close() error {
 	var failures []error
 	if r.signer != nil {

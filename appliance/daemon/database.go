@@ -90,7 +90,7 @@ func openDatabase(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	if s, err = guarded(c, s, o); err == nil {
+	if s, err = withHighWaterMark(c, s, o); err == nil {
 		guard.Store(s.Guard)
 	}
 	return s, err

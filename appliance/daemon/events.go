@@ -36,7 +36,7 @@ func (r *running) openEvents() {
 func (r *running) closeEvents() {
 	ctx, cancel := context.WithTimeout(context.Background(), eventsTimeout)
 	defer cancel()
-	if r.untold {
+	if r.eventsRefused {
 		cancel()
 	}
 	if err := r.events.Close(ctx); err != nil {
@@ -48,7 +48,7 @@ func (r *running) closeEvents() {
 // event usually precedes all others.
 func (r *running) began() {
 	r.events.Record(appliance.Event{Kind: appliance.EventStarted, Details: map[string]string{
-		"version": r.options.Version, appliance.DetailSigners: r.keysTold.begin(),
+		"version": r.options.Version, appliance.DetailSigners: r.recordedKeys.begin(),
 	}})
 	ctx, cancel := context.WithTimeout(context.Background(), startedTimeout)
 	defer cancel()
@@ -78,7 +78,7 @@ func (r *running) watchTokens(ctx context.Context) {
 	defer tick.Stop()
 	watch := tokenWatch{lost: make(map[int]time.Time)}
 	for {
-		for _, event := range watch.look(r.signer.Standings(), time.Now()) {
+		for _, event := range watch.changes(r.signer.Standings(), time.Now()) {
 			r.events.Record(event)
 		}
 		select {
@@ -92,8 +92,8 @@ func (r *running) watchTokens(ctx context.Context) {
 // tokenWatch holds the lost tokens by position, with the time of the loss.
 type tokenWatch struct{ lost map[int]time.Time }
 
-// look returns the events of all changes since the last call.
-func (w *tokenWatch) look(all []hsm.Standing, now time.Time) (events []appliance.Event) {
+// changes returns the events of all changes since the last call.
+func (w *tokenWatch) changes(all []hsm.Standing, now time.Time) (events []appliance.Event) {
 	ready := 0
 	for _, s := range all {
 		if s.Ready {

@@ -38,7 +38,7 @@ func TestATokenIsLostAndFound(t *testing.T) {
 		{[]bool{true, true}, ""},
 	} {
 		var got []string
-		for _, e := range w.look(standings(test.ready...), now.Add(time.Duration(i)*time.Second)) {
+		for _, e := range w.changes(standings(test.ready...), now.Add(time.Duration(i)*time.Second)) {
 			got = append(got, string(e.Kind)+" "+strings.Trim(strings.TrimPrefix(fmt.Sprint(e.Details), "map"), "[]"))
 		}
 		if text := strings.Join(got, "; "); text != test.want {

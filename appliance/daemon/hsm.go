@@ -91,7 +91,7 @@ func sandboxRules(c *config.Config) sandbox.Rules {
 // means that none is expected.
 func tokensOpener(c *config.Config, k config.AttestorKey, uris []hsm.URI, logins *worker.Logins,
 	logger *slog.Logger) func(context.Context, *appliance.Address) (*hsm.Tokens, error) {
-	places := make([]hsm.Place, len(uris))
+	places := make([]hsm.TokenSlot, len(uris))
 	for i, uri := range uris {
 		log := logger
 		if len(uris) > 1 {
@@ -99,7 +99,7 @@ func tokensOpener(c *config.Config, k config.AttestorKey, uris []hsm.URI, logins
 		}
 		open := worker.Opener(worker.Options{HSM: HSMOptions(c, uri, nil), CallTimeout: c.HSMCallTimeout(),
 			Logins: logins, Sandbox: sandboxRules(c), Logger: log})
-		places[i] = hsm.Place{URI: uri, Open: func(ctx context.Context) (hsm.TokenSigner, error) {
+		places[i] = hsm.TokenSlot{URI: uri, Open: func(ctx context.Context) (hsm.TokenSigner, error) {
 			signer, err := open(ctx)
 			if err != nil { // a nil *Signer in a TokenSigner is not nil
 				return nil, err

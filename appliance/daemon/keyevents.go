@@ -14,28 +14,28 @@ func (r *running) keysChanged(keys []appliance.AttestorKey) {
 	r.attestor.SetAttestorKeys(keys)
 	standard := r.attestor.DefaultKey().Signer.Address()
 	r.signs.Store(standard.String())
-	for _, event := range r.keysTold.look(keys, standard) {
+	for _, event := range r.recordedKeys.changes(keys, standard) {
 		r.events.Record(event)
 	}
 }
 
-// keysTold holds the attestor keys as the journal has them: their addresses at the start, and each recorded change.
-type keysTold struct {
+// recordedKeys holds the attestor keys as the journal has them: their addresses at the start, and each recorded change.
+type recordedKeys struct {
 	mu    sync.Mutex
 	begun bool
 	keys  map[string]map[string]string // details of each key, by address
 }
 
 // begin returns the addresses for the event of the start, separated by spaces.
-func (t *keysTold) begin() string {
+func (t *recordedKeys) begin() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.begun = true
 	return strings.Join(slices.Sorted(maps.Keys(t.keys)), " ")
 }
 
-// look returns the events of all changes since the last call. It ignores keys whose address is not known yet.
-func (t *keysTold) look(keys []appliance.AttestorKey, standard appliance.Address) (events []appliance.Event) {
+// changes returns the events of all changes since the last call. It ignores keys whose address is not known yet.
+func (t *recordedKeys) changes(keys []appliance.AttestorKey, standard appliance.Address) (events []appliance.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := t.keys

@@ -17,17 +17,24 @@ func (r *running) measure() {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
 	counter := func(name, help string, value func() uint64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 {
+			return float64(value())
+		})
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "attestd_build_info", Help: "1, with the version.", ConstLabels: prometheus.Labels{"version": r.options.Version},
+		Name: "attestd_build_info", Help: "1, with the version.",
+		ConstLabels: prometheus.Labels{"version": r.options.Version},
 	})
 	build.Set(1)
 	if r.replica != nil {
 		r.registry.MustRegister(
 			newReplicaMetrics(r.replica, r.follower),
-			gauge("attestd_replica_available", "1 if the replica can answer reads, 0 otherwise.", func() float64 { return oneIf(r.replica.Ready() == nil) }),
-			counter("attestd_replica_set_aside_total", "Replicas that were damaged or could not be opened, and were set aside for an empty one.", r.replica.SetAsideCount),
+			gauge("attestd_replica_available", "1 if the replica can answer reads, 0 otherwise.", func() float64 {
+				return oneIf(r.replica.Ready() == nil)
+			}),
+			counter("attestd_replica_set_aside_total",
+				"Replicas that were damaged or could not be opened, and were set aside for an empty one.",
+				r.replica.SetAsideCount),
 		)
 	}
 	if r.tower != nil {
@@ -43,24 +50,39 @@ func (r *running) measure() {
 	r.registry.MustRegister(newWitnessMetrics(r.witnesses.Status))
 	r.registry.MustRegister(
 		build,
-		counter("attestd_log_dropped_total", "Log lines that were dropped because the reader of the log was too slow.", func() uint64 {
-			if r.options.LogDropped == nil {
-				return 0
-			}
-			return r.options.LogDropped()
+		counter("attestd_log_dropped_total", "Log lines that were dropped because the reader of the log was too slow.",
+			func() uint64 {
+				if r.options.LogDropped == nil {
+					return 0
+				}
+				return r.options.LogDropped()
+			}),
+		gauge("attestd_journal_records", "Records in the journal: attestations and events.", func() float64 {
+			return float64(r.records())
 		}),
-		gauge("attestd_journal_records", "Records in the journal: attestations and events.", func() float64 { return float64(r.records()) }),
-		gauge("attestd_journal_lost", "1 if the journal lacks published records, so that attestd does not attest; 0 otherwise.",
+		gauge("attestd_journal_lost",
+			"1 if the journal lacks published records, so that attestd does not attest; 0 otherwise.",
 			func() float64 { return oneIf(r.store.Guard.Loss() != nil) }),
-		gauge("attestd_journal_mark_records", "Records covered by the high-water mark, the highest checkpoint that this appliance has published.",
+		gauge("attestd_journal_mark_records",
+			"Records covered by the high-water mark, the highest checkpoint that this appliance has published.",
 			func() float64 { return float64(r.store.Guard.Mark().Tree.N) }),
-		gauge("attestd_paused", "1 if an operator has paused attesting, 0 otherwise.", func() float64 { return oneIf(r.store.Stop.State().Paused != nil) }),
-		counter("attestd_second_beneficiaries_total", "Attestations of an unspendable address for a second beneficiary, which the policy warns about.", r.seconds.Load),
-		gauge("attestd_halted", "1 if the watchtower has halted attesting, 0 otherwise.", func() float64 { return oneIf(r.store.Stop.State().Halted != nil) }),
-		gauge("attestd_journal_ahead_seconds", "Seconds by which the newest attestation is ahead of the clock, after the clock was set back; 0 otherwise.",
+		gauge("attestd_paused", "1 if an operator has paused attesting, 0 otherwise.", func() float64 {
+			return oneIf(r.store.Stop.State().Paused != nil)
+		}),
+		counter("attestd_second_beneficiaries_total",
+			"Attestations of an unspendable address for a second beneficiary, which the policy warns about.",
+			r.seconds.Load),
+		gauge("attestd_halted", "1 if the watchtower has halted attesting, 0 otherwise.", func() float64 {
+			return oneIf(r.store.Stop.State().Halted != nil)
+		}),
+		gauge("attestd_journal_ahead_seconds",
+			"Seconds by which the newest attestation is ahead of the clock, after the clock was set back; 0 otherwise.",
 			func() float64 { return r.store.Ahead().Seconds() }),
-		gauge("attestd_approvals_waiting", "Requests that wait for the approval of people; NaN if the journal cannot be read.", r.waitingApprovals),
-		gauge("attestd_hsm_waiting", "Attestations that wait for the HSM.", func() float64 { return float64(r.attestor.Waiting()) }),
+		gauge("attestd_approvals_waiting",
+			"Requests that wait for the approval of people; NaN if the journal cannot be read.", r.waitingApprovals),
+		gauge("attestd_hsm_waiting", "Attestations that wait for the HSM.", func() float64 {
+			return float64(r.attestor.Waiting())
+		}),
 	)
 }
 
@@ -95,10 +117,12 @@ func newReplicaMetrics(idx index.Index, f *follower.Follower) *replicaMetrics {
 	add := func(kind prometheus.ValueType, name, help string, value func(follower.Status) float64) {
 		m.following = append(m.following, followerMetric{describe(name, help), kind, value})
 	}
-	add(gauge, "attestd_replica_lag_seconds", "Seconds by which the replica may be out of date; NaN before the backfill is complete.", lagSeconds)
+	add(gauge, "attestd_replica_lag_seconds",
+		"Seconds by which the replica may be out of date; NaN before the backfill is complete.", lagSeconds)
 	add(gauge, "attestd_replica_lag_rows", "Packets and transfers of the upstream that the replica lacks.",
 		func(s follower.Status) float64 { return float64(s.LagRows) })
-	add(gauge, "attestd_replica_unlisted_rows", "Rows that the upstream counts but that a complete search has not found.",
+	add(gauge, "attestd_replica_unlisted_rows",
+		"Rows that the upstream counts but that a complete search has not found.",
 		func(s follower.Status) float64 { return float64(s.UnlistedRows) })
 	add(gauge, "attestd_replica_unfinished", "Packets in transit, which the follower looks up until they complete.",
 		func(s follower.Status) float64 { return float64(s.Unfinished) })
@@ -106,13 +130,17 @@ func newReplicaMetrics(idx index.Index, f *follower.Follower) *replicaMetrics {
 		func(s follower.Status) float64 { return oneIf(!s.Backfilled.IsZero()) })
 	add(gauge, "attestd_replica_follower_failing", "1 if requests to the upstream fail, 0 otherwise.",
 		func(s follower.Status) float64 { return oneIf(s.Failing) })
-	add(gauge, "attestd_replica_newest_timestamp_seconds", "Unix time at which the replica's newest packet was sent; NaN without packets.",
+	add(gauge, "attestd_replica_newest_timestamp_seconds",
+		"Unix time at which the replica's newest packet was sent; NaN without packets.",
 		func(s follower.Status) float64 { return unixSeconds(s.Newest) })
-	add(gauge, "attestd_replica_oldest_timestamp_seconds", "Unix time at which the replica's oldest packet was sent: the backfill has reached this time.",
+	add(gauge, "attestd_replica_oldest_timestamp_seconds",
+		"Unix time at which the replica's oldest packet was sent: the backfill has reached this time.",
 		func(s follower.Status) float64 { return unixSeconds(s.Oldest) })
-	add(gauge, "attestd_replica_last_error_timestamp_seconds", "Unix time of the follower's last failure; NaN if it has never failed.",
+	add(gauge, "attestd_replica_last_error_timestamp_seconds",
+		"Unix time of the follower's last failure; NaN if it has never failed.",
 		func(s follower.Status) float64 { return unixSeconds(s.LastErrorAt) })
-	add(counter, "attestd_replica_removed_total", "Rows removed by the follower because the upstream no longer has them.",
+	add(counter, "attestd_replica_removed_total",
+		"Rows removed by the follower because the upstream no longer has them.",
 		func(s follower.Status) float64 { return float64(s.Removed) })
 	add(counter, "attestd_replica_written_total", "Rows written by the follower: new ones and changed ones.",
 		func(s follower.Status) float64 { return float64(s.Written) })

@@ -92,7 +92,8 @@ func (m preparedMark) read(to string, key appliance.LogKey) (tree tlog.Tree) {
 		return tree
 	}
 	var p preparedCopy
-	if json.Unmarshal(text, &p) != nil || p.To != withoutPassword(to) || p.Log != key.VerifierText || len(p.Root) != tlog.HashSize {
+	if json.Unmarshal(text, &p) != nil || p.To != withoutPassword(to) || p.Log != key.VerifierText ||
+		len(p.Root) != tlog.HashSize {
 		return tree
 	}
 	return tlog.Tree{N: p.Size, Hash: tlog.Hash(p.Root)}

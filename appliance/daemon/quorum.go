@@ -114,7 +114,8 @@ func memberClient(m config.QuorumMember) (*http.Client, error) {
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
 	}
-	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // a redirect could leak the API key
+	// a redirect could leak the API key
+	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &http.Client{Transport: transport, CheckRedirect: refuse}, nil
 }
 

@@ -52,7 +52,7 @@ func (r *running) recordReload(by string, policy *appliance.Policy, changed, nee
 			details[name] = strings.Join(settings, " ")
 		}
 	}
-	return r.events.Keep(appliance.Event{Kind: appliance.EventConfigReloaded, By: by, Details: details})
+	return r.events.RecordOrQueue(appliance.Event{Kind: appliance.EventConfigReloaded, By: by, Details: details})
 }
 
 // reloadConfig returns the names of changed settings that need a restart.

@@ -30,7 +30,7 @@ func replicaOptions(c *config.Config) replica.Options {
 
 // KeepReplica is OpenReplica for the daemon, which signs even without a usable replica.
 func KeepReplica(c *config.Config, log *slog.Logger) *replica.Kept {
-	return replica.Keep(ReplicaPath(c), replica.KeepOptions{
+	return replica.OpenAndRetry(ReplicaPath(c), replica.KeepOptions{
 		Options: replicaOptions(c), Log: log,
 		Opened: func() error { return files.HandOver(c.DataDir, ReplicaFile) },
 	})

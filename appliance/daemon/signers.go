@@ -157,7 +157,7 @@ func (s *signers) opened(key *signerKey, tokens *hsm.Tokens) {
 	wanted := slices.Contains(s.keys, key) && s.closing.Err() == nil
 	if wanted {
 		key.tokens, key.fault = tokens, nil
-		s.tell()
+		s.notifyChanged()
 	}
 	s.mu.Unlock()
 	if !wanted {
@@ -165,8 +165,8 @@ func (s *signers) opened(key *signerKey, tokens *hsm.Tokens) {
 	}
 }
 
-// tell calls changed with the current keys. The caller holds s.mu.
-func (s *signers) tell() {
+// notifyChanged calls changed with the current keys. The caller holds s.mu.
+func (s *signers) notifyChanged() {
 	all := make([]appliance.AttestorKey, len(s.keys))
 	for i, k := range s.keys {
 		all[i] = k.asAttestorKey()
@@ -324,7 +324,7 @@ func (s *signers) adopt(keys []*signerKey, next *config.Config) {
 		}
 	}
 	s.keys = keys
-	s.tell()
+	s.notifyChanged()
 	s.mu.Unlock()
 	if len(left) > 0 {
 		s.working.Go(func() { s.leave(left, next.Server.RequestTimeout) })

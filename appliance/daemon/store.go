@@ -207,8 +207,8 @@ func (s *Store) Backup(ctx context.Context, w io.Writer, version string) (err er
 	return archive.Write(w, file, s.LogKey, version, time.Now())
 }
 
-// guarded guards the store's journal with the high-water mark in data_dir. On an error it closes the store.
-func guarded(c *config.Config, s *Store, o StoreOptions) (_ *Store, err error) {
+// withHighWaterMark guards the store's journal with the high-water mark in data_dir. On an error it closes the store.
+func withHighWaterMark(c *config.Config, s *Store, o StoreOptions) (_ *Store, err error) {
 	s.Guard, err = highwater.Open(context.Background(), filepath.Join(c.DataDir, highwater.FileName), s.Journal,
 		highwater.Options{
 			Key: s.LogKey, Logger: o.Logger, OnDemand: !o.Watch, Shared: s.Database != nil, Continued: o.Continued,
@@ -250,7 +250,7 @@ func openFile(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error) {
 	if s.Stop, err = stopInFile(c); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	if s, err = guarded(c, s, o); err == nil && o.Watch {
+	if s, err = withHighWaterMark(c, s, o); err == nil && o.Watch {
 		guard.Store(s.Guard)
 	}
 	return s, err

@@ -149,11 +149,11 @@ type reporting struct {
 
 // ExportSpans implements sdk.SpanExporter. Only reporting logs its error.
 func (e *reporting) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
-	e.tell(e.SpanExporter.ExportSpans(ctx, spans))
+	e.report(e.SpanExporter.ExportSpans(ctx, spans))
 	return nil
 }
 
-func (e *reporting) tell(err error) {
+func (e *reporting) report(err error) {
 	switch failed := err != nil; {
 	case failed && !e.failing.Swap(true):
 		e.logger.Warn("tracing: the collector fails, spans are dropped; attestations are not affected",

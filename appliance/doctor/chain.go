@@ -58,8 +58,9 @@ func judgeContract(c chain.ContractStatus, signer appliance.Address) (all []Find
 			"%s: %d redemptions are not in the journal, but the RPCs disagree about them", c.Name, c.Disputed))
 	}
 	if c.Unproven > 0 {
-		all = append(all, fail(unprovenRemedy, "%s: %d redemptions are not in this journal, and too few members of the "+
-			"quorum answer whether theirs have them", c.Name, c.Unproven))
+		all = append(all,
+			fail(unprovenRemedy, "%s: %d redemptions are not in this journal, and too few members of the "+
+				"quorum answer whether theirs have them", c.Name, c.Unproven))
 	}
 	for _, rpc := range c.RPCs {
 		if rpc.Error != "" {

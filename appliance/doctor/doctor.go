@@ -184,7 +184,7 @@ func Examine(ctx context.Context, of Subject) []Finding {
 	if Worst(findings) == Fail {
 		return findings
 	}
-	p.ask(ctx)
+	p.queryDaemon(ctx)
 	all := checks()
 	if err := p.forbidden(); err != nil {
 		findings = append(findings, named("daemon", []Finding{fail(asRoot, "not allowed for this user: %s", err)})...)

@@ -18,8 +18,8 @@ import (
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
-// ask asks the daemon for its status. While no daemon runs, it inspects each token.
-func (p *subject) ask(ctx context.Context) {
+// queryDaemon asks the daemon for its status. While no daemon runs, it inspects each token.
+func (p *subject) queryDaemon(ctx context.Context) {
 	p.socket = askSystemd(ctx)
 	p.tokens = p.tokensOf(ctx)
 	admin := client.NewAdmin(p.config.Admin.Socket)
@@ -28,7 +28,7 @@ func (p *subject) ask(ctx context.Context) {
 	if p.running() {
 		status, err := DaemonHSM(ctx, p.config)
 		for i := range p.tokens {
-			p.tokens[i].told(status, err)
+			p.tokens[i].setStatus(status, err)
 		}
 		if err == nil {
 			p.apiKeys, _ = admin.ListKeys(ctx) // the daemon check reports a store that fails

@@ -36,15 +36,18 @@ func judgeIndexed(c indexer.Status) (all []Finding) {
 	for _, rpc := range c.RPCs {
 		switch {
 		case rpc.Disagreements > 0:
-			all = append(all, warn("compare its blocks with a block explorer, and remove a wrong RPC from indexer.chains",
-				"%s: %s has disagreed with the other RPCs %d times", c.ID, rpc.URL, rpc.Disagreements))
+			all = append(all,
+				warn("compare its blocks with a block explorer, and remove a wrong RPC from indexer.chains",
+					"%s: %s has disagreed with the other RPCs %d times", c.ID, rpc.URL, rpc.Disagreements))
 		case rpc.Error != "":
-			all = append(all, warn("check the URL in indexer.chains, and ask the RPC's provider; attestd retries automatically",
-				"%s: %s: %s", c.ID, rpc.URL, text.OneLine(rpc.Error)))
+			all = append(all,
+				warn("check the URL in indexer.chains, and ask the RPC's provider; attestd retries automatically",
+					"%s: %s: %s", c.ID, rpc.URL, text.OneLine(rpc.Error)))
 		}
 	}
 	if len(all) > 0 {
 		return all
 	}
-	return []Finding{ok("%s: indexed to block %d, %d blocks behind the head; %d events", c.ID, c.Indexed, c.Lag, c.Events)}
+	return []Finding{ok("%s: indexed to block %d, %d blocks behind the head; %d events", c.ID, c.Indexed, c.Lag,
+		c.Events)}
 }

@@ -256,8 +256,8 @@ func measureSync(dir string) (time.Duration, error) {
 	return times[len(times)/2], nil
 }
 
-// guarded is a file with its allowed permissions.
-type guarded struct {
+// permissionRule is a file with its allowed permissions.
+type permissionRule struct {
 	what, path string
 	most       fs.FileMode // any further permission is a fault
 	owned      bool        // must belong to the service's user
@@ -265,22 +265,24 @@ type guarded struct {
 	state      State       // of the finding if other users have permissions
 }
 
-func (p *subject) guardedFiles() []guarded {
+func (p *subject) guardedFiles() []permissionRule {
 	data := p.config.DataDir
-	configuration := guarded{what: "configuration", path: p.Source.Path(), most: 0o755, readable: true, state: Fail}
+	configuration := permissionRule{what: "configuration", path: p.Source.Path(), most: 0o755, readable: true,
+		state: Fail}
 	if slices.ContainsFunc(p.config.GraphQL.UpstreamHeaders, func(h config.Header) bool { return !h.Kept() }) {
 		configuration.most = 0o640 // it holds a header that may be a secret
 	}
-	files := []guarded{
+	files := []permissionRule{
 		configuration,
 		{what: "data_dir", path: data, most: 0o700, owned: true, readable: true, state: Warn},
 	}
 	for _, s := range daemon.Secrets(p.config) { // attestd does not start if other users can read one
 		files = append(files,
-			guarded{what: s.Name, path: s.Path, most: s.Most, owned: s.Most == 0o600, readable: true, state: Fail})
+			permissionRule{what: s.Name, path: s.Path, most: s.Most, owned: s.Most == 0o600, readable: true,
+				state: Fail})
 	}
 	t := p.config.Server.TLS
-	for _, f := range []guarded{
+	for _, f := range []permissionRule{
 		{what: "TLS certificate", path: t.Cert, most: 0o755, readable: true, state: Warn},
 		{what: "TLS client CA", path: t.ClientCA, most: 0o755, readable: true, state: Warn},
 		{what: "upstream's CA", path: p.config.GraphQL.UpstreamCA, most: 0o755, readable: true, state: Warn},
@@ -292,7 +294,7 @@ func (p *subject) guardedFiles() []guarded {
 	for _, h := range p.config.GraphQL.UpstreamHeaders {
 		if path, err := daemon.HeaderFile(h); err == nil && path != "" {
 			files = append(files,
-				guarded{what: "header " + h.Name, path: path, most: 0o640, readable: true, state: Fail})
+				permissionRule{what: "header " + h.Name, path: path, most: 0o640, readable: true, state: Fail})
 		}
 	}
 	return append(files, p.softHSMFiles()...)
@@ -300,13 +302,13 @@ func (p *subject) guardedFiles() []guarded {
 
 // softHSMFiles are the files of SoftHSM's tokens, if SoftHSM is configured. The daemon cannot read a token file that
 // root created by mistake.
-func (p *subject) softHSMFiles() (files []guarded) {
+func (p *subject) softHSMFiles() (files []permissionRule) {
 	conf := p.Source.Getenv(softhsm.ConfVariable)
 	if conf == "" || !softhsm.IsModule(p.hsm.Module.Path) {
 		return nil
 	}
 	files = append(files,
-		guarded{what: "SoftHSM's configuration", path: conf, most: 0o755, readable: true, state: Fail})
+		permissionRule{what: "SoftHSM's configuration", path: conf, most: 0o755, readable: true, state: Fail})
 	tokens := softhsm.TokenDir(conf)
 	if tokens == "" {
 		return files
@@ -318,7 +320,8 @@ func (p *subject) softHSMFiles() (files []guarded) {
 				most = 0o700
 			}
 			files = append(files,
-				guarded{what: "SoftHSM's tokens", path: path, most: most, owned: true, readable: true, state: Warn})
+				permissionRule{what: "SoftHSM's tokens", path: path, most: most, owned: true, readable: true,
+					state: Warn})
 		}
 		return nil // the module reports unreadable files
 	})
@@ -338,7 +341,7 @@ func checkFiles(_ context.Context, p *subject) []Finding {
 			faults = append(faults, warn(asRoot, "%s: %s", g.what, err))
 			continue
 		}
-		if f, found := p.judge(g, stat); found {
+		if f, found := p.checkPermissions(g, stat); found {
 			faults = append(faults, f)
 		}
 	}
@@ -348,8 +351,8 @@ func checkFiles(_ context.Context, p *subject) []Finding {
 	return faults
 }
 
-// judge compares a file's mode and owner with the allowed ones.
-func (p *subject) judge(g guarded, stat fs.FileInfo) (Finding, bool) {
+// checkPermissions compares a file's mode and owner with the allowed ones.
+func (p *subject) checkPermissions(g permissionRule, stat fs.FileInfo) (Finding, bool) {
 	owner := stat.Sys().(*syscall.Stat_t)
 	mode := stat.Mode().Perm()
 	if stat.IsDir() && g.most == 0o600 {

@@ -34,7 +34,8 @@ func (p *subject) judgeReplica(ctx context.Context) Finding {
 		fill, anew = "fill it: attestd replica sync", "; the follower fills it again"
 	}
 	if stat, err := os.Stat(path); err == nil && !p.running() {
-		f, found := p.judge(guarded{what: "replica", path: path, most: 0o600, owned: true, readable: true, state: Warn},
+		f, found := p.checkPermissions(
+			permissionRule{what: "replica", path: path, most: 0o600, owned: true, readable: true, state: Warn},
 			stat)
 		if f.State = Warn; found {
 			return f

@@ -32,8 +32,8 @@ func (p *subject) tokensOf(ctx context.Context) []token {
 	return tokens
 }
 
-// told stores the token's part of the daemon's status.
-func (t *token) told(status hsm.Status, err error) {
+// setStatus stores the token's part of the daemon's status.
+func (t *token) setStatus(status hsm.Status, err error) {
 	if t.key.Name != "" && err == nil {
 		status = t.ofItsKey(status)
 	}

@@ -10,11 +10,12 @@ import (
 // Dictionary holds the contents that the packed rows of a store share. A packed row is a shorter encoding that is read
 // in place (see Row); Row.Bytes returns its plain form. A Dictionary never changes: a Packer creates larger ones.
 type Dictionary struct {
-	texts   [][]byte // by number: values of texts in the form of plain rows; and heads and routes
-	heads   []*head  // by their own number
-	routes  [][]byte // by their own number: plain rows with fields that many rows share as a group, see Field.ofRoute
+	texts   [][]byte     // by number: values of texts in the form of plain rows; and layouts and routes
+	layouts []*rowLayout // by their own number
+	// by their own number: plain rows with fields that many rows share as a group, see Field.ofRoute
+	routes  [][]byte
 	samples []*sample
-	known   *knownHeads // set in dictionaries for readers
+	known   *knownLayouts // set in dictionaries for readers
 }
 
 // Row returns the row that Packer.Pack has packed with this dictionary or an earlier one. order is its sort_order.
@@ -25,18 +26,18 @@ func (d *Dictionary) Row(t *Type, order, packed []byte) Row {
 	}
 	n, b := uvarint(packed)
 	if n > 0 {
-		return Row{t: t, b: b, h: d.heads[n-1], d: d, order: order}
+		return Row{t: t, b: b, h: d.layouts[n-1], d: d, order: order}
 	}
 	size, b := uvarint(b)
 	h := d.known.of(d, b[:size])
 	if h == nil {
-		h = headOf(b[:size])
+		h = layoutOf(b[:size])
 	}
 	return Row{t: t, b: b[size:], h: h, d: d, order: order}
 }
 
-// Limits of a dictionary: numbers of texts, heads and routes, and their sizes in bytes. In all, it takes some megabytes
-// of memory. All numbers fit into two bytes.
+// Limits of a dictionary: numbers of texts, layouts and routes, and their sizes in bytes. In all, it takes some
+// megabytes of memory. All numbers fit into two bytes.
 const (
 	maxTexts     = 1 << 15
 	maxHeads     = 1 << 14
@@ -49,11 +50,11 @@ const (
 // for one goroutine.
 type Packer struct {
 	d       Dictionary
-	numbers map[string]int   // of the dictionary's texts, heads and routes
+	numbers map[string]int   // of the dictionary's texts, layouts and routes
 	seen    map[string]uint8 // occurrences of texts that are not in the dictionary
 	forked  bool             // see Fork
 
-	// The row being packed: its head, and its values by where they are stored.
+	// The row being packed: its layout, and its values by where they are stored.
 
 	head, fixed, given, rare []byte
 
@@ -76,9 +77,9 @@ func NewPacker(texts, samples [][]byte) *Packer {
 // Dictionary returns the dictionary that rows packed so far need.
 func (p *Packer) Dictionary() *Dictionary {
 	d := p.d
-	d.texts, d.heads, d.samples = slices.Clip(d.texts), slices.Clip(d.heads), slices.Clip(d.samples)
+	d.texts, d.layouts, d.samples = slices.Clip(d.texts), slices.Clip(d.layouts), slices.Clip(d.samples)
 	d.routes = slices.Clip(d.routes)
-	d.known = new(knownHeads)
+	d.known = new(knownLayouts)
 	return &d
 }
 
@@ -104,13 +105,13 @@ func (p *Packer) Learn(rows []Row) []byte {
 	return text
 }
 
-// share gives a text, a head or a route its number.
+// share gives a text, a layout or a route its number.
 func (p *Packer) share(text []byte) {
 	number := len(p.d.texts)
 	switch text[0] {
 	case headMark, headRouted:
-		number = len(p.d.heads)
-		p.d.heads = append(p.d.heads, newHead(text))
+		number = len(p.d.layouts)
+		p.d.layouts = append(p.d.layouts, newLayout(text))
 	case routeMark:
 		number = len(p.d.routes)
 		p.d.routes = append(p.d.routes, text[1:])
@@ -119,7 +120,7 @@ func (p *Packer) share(text []byte) {
 	p.d.texts = append(p.d.texts, text)
 }
 
-// Pack appends a row in its packed form: see head. It omits a plain sort_order, which is the key under which a store
+// Pack appends a row in its packed form: see layout. It omits a plain sort_order, which is the key under which a store
 // has the row.
 func (p *Packer) Pack(dst []byte, row Row) []byte {
 	if row.IsZero() {
@@ -147,7 +148,7 @@ func (p *Packer) Pack(dst []byte, row Row) []byte {
 	return p.d.sample(sample).compress(dst, out, tail)
 }
 
-// lay sets p.head and the values for a plain row.
+// lay sets p.layout and the values for a plain row.
 func (p *Packer) lay(row Row) {
 	p.head, p.fixed, p.given, p.rare = append(p.head[:0], headMark), p.fixed[:0], p.given[:0], p.rare[:0]
 	if len(row.b) == 0 {
@@ -248,7 +249,7 @@ func (p *Packer) give(form textTag, v []byte) {
 	p.given = append(binary.AppendUvarint(p.given, uint64(len(v))), v...)
 }
 
-// isSteady reports whether a field's values in this form have few different sizes, so that the size can be in the head.
+// isSteady reports whether a field's values in this form have few different sizes, so that the size can be in the layout.
 func (f *Field) isSteady(form textTag, size int) bool {
 	if f.Kind != FieldText {
 		return size <= 8
@@ -303,7 +304,7 @@ func (p *Packer) appendForm(out []byte, row Row, f int) (textTag, []byte) {
 	return form, append(out, text...)
 }
 
-// see counts an occurrence of a text, head or route. It is added to the dictionary after several.
+// see counts an occurrence of a text, layout or route. It is added to the dictionary after several.
 func (p *Packer) see(text []byte) {
 	if p.hasRoom(text) {
 		p.count(text, 1)
@@ -311,24 +312,24 @@ func (p *Packer) see(text []byte) {
 }
 
 // hasRoom reports whether the dictionary has room for a text. Each kind has a separate limit, so that many addresses
-// cannot displace the heads of new rows.
+// cannot displace the layouts of new rows.
 func (p *Packer) hasRoom(text []byte) bool {
 	switch text[0] {
 	case headMark, headRouted:
-		return len(p.d.heads) < maxHeads && len(text) <= maxTextSize
+		return len(p.d.layouts) < maxHeads && len(text) <= maxTextSize
 	case routeMark:
 		return len(p.d.routes) < maxRoutes && len(text) <= maxRouteSize
 	}
-	return len(p.d.texts)-len(p.d.heads)-len(p.d.routes) < maxTexts && len(text) <= maxTextSize
+	return len(p.d.texts)-len(p.d.layouts)-len(p.d.routes) < maxTexts && len(text) <= maxTextSize
 }
 
-// often returns how many occurrences put a text into the dictionary. For a head one is enough while there is room for
+// often returns how many occurrences put a text into the dictionary. For a layout one is enough while there is room for
 // many.
 func (p *Packer) often(text []byte) uint8 {
 	switch {
 	case text[0] != headMark && text[0] != headRouted:
 		return 8
-	case len(p.d.heads) < maxHeads/4:
+	case len(p.d.layouts) < maxHeads/4:
 		return 1
 	}
 	return 4

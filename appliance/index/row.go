@@ -27,11 +27,11 @@ const FormatVersion = 1
 //
 // A text is stored in the shortest form of textTag.
 //
-// A row of a Dictionary is packed: its head has the positions of the values.
+// A row of a Dictionary is packed: its layout has the positions of the values.
 type Row struct {
 	t     *Type
 	b     []byte
-	h     *head       // of a packed row, otherwise nil; b then holds the bytes after the head
+	h     *rowLayout  // of a packed row, otherwise nil; b then holds the bytes after the layout
 	d     *Dictionary // of a packed row
 	order []byte      // the sort_order of a packed row that has the form textOrder
 }
@@ -66,7 +66,7 @@ func (r Row) Clone() Row {
 // value returns the encoded value of a field, empty for null. See also text.
 func (r *Row) value(f int) []byte {
 	if r.h != nil {
-		return r.placed(f, r.h.place(f))
+		return r.placed(f, r.h.position(f))
 	}
 	return plainValue(r.b, f)
 }
@@ -94,7 +94,7 @@ func plainEnd(b []byte, f int) int {
 // isEmpty reports whether a field has no value.
 func (r *Row) isEmpty(f int) bool {
 	if r.h != nil {
-		return r.h.place(f).form == formNone
+		return r.h.position(f).form == formNone
 	}
 	return len(r.value(f)) == 0
 }
@@ -318,7 +318,7 @@ func ChannelKey(chain string, channel int32) string {
 	return chain + "/" + strconv.Itoa(int(channel))
 }
 
-// FoldHex normalizes hashes and addresses for comparison: if a text begins with 0x or 0X, its ASCII letters become
+// FoldHex normalises hashes and addresses for comparison: if a text begins with 0x or 0X, its ASCII letters become
 // lower case. Other texts, such as chain ids, are left as they are.
 func FoldHex(text []byte) {
 	if len(text) < 2 || text[0] != '0' || text[1]|0x20 != 'x' {

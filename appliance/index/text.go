@@ -55,8 +55,8 @@ func (r Row) AppendText(dst []byte, f int) []byte {
 
 // text returns the form and the encoded text of a field, or formNone for null.
 func (r *Row) text(f int) (textTag, []byte) {
-	if h := r.h; h != nil && f < len(h.places) {
-		switch p := &h.places[f]; p.kept {
+	if h := r.h; h != nil && f < len(h.positions) {
+		switch p := &h.positions[f]; p.kept {
 		case 0:
 			return p.form, r.b[p.start:p.end]
 		case inRoute:
@@ -69,7 +69,7 @@ func (r *Row) text(f int) (textTag, []byte) {
 
 func (r *Row) textElsewhere(f int) (textTag, []byte) {
 	if r.h != nil {
-		switch p := r.h.place(f); p.form {
+		switch p := r.h.position(f); p.form {
 		case formRoute:
 			v := plainValue(r.route(), f)
 			return v[0], v[1:]

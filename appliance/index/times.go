@@ -29,7 +29,7 @@ func (r Row) Nanoseconds(f int) (int64, bool) { return r.nanoseconds(f) }
 func (r *Row) nanoseconds(f int) (int64, bool) {
 	form, v := textTag(formValue), r.value(f)
 	if r.h != nil {
-		form = r.h.place(f).form
+		form = r.h.position(f).form
 	}
 	switch {
 	case len(v) == 0:

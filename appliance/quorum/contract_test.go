@@ -14,8 +14,8 @@ import (
 
 func address(n byte) appliance.Address { return appliance.Address{19: n} }
 
-// onChain is the status of a quorum with these answers of the RPCs. This appliance's keys are 1 and 9, the others' 2 and
-// 3, and 2 of 3 must sign.
+// onChain is the status of a quorum with these answers of the RPCs. This appliance's keys are 1 and 9, the others' 2
+// and 3, and 2 of 3 must sign.
 func onChain(t *testing.T, rpcs ...chain.QuorumContract) quorum.Status {
 	t.Helper()
 	q := quorum.New(quorum.Options{

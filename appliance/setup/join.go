@@ -167,7 +167,8 @@ func (s *setup) placeLogKey(context.Context) error {
 		s.made(path, "the log key of "+key.Verifier.Name())
 	}
 	if s.config.Store.URL != "" && !s.config.Store.URL.HasPassword() &&
-		strings.Contains(string(s.config.Store.URL), "@") && !strings.Contains(string(s.config.Store.URL), "passfile=") {
+		strings.Contains(string(s.config.Store.URL), "@") &&
+		!strings.Contains(string(s.config.Store.URL), "passfile=") {
 		s.say(
 			"The bundle has no database password. If the database needs one, put it into a passfile of the user %s, and set its path in %s: PGPASSFILE=…",
 			s.service.Name, filepath.Join(s.folder, config.EnvironmentName))

@@ -14,7 +14,7 @@ const (
 )
 
 // cef returns CEF:0|vendor|product|version|class|name|severity|extension.
-func (t told) cef(version string) ([]byte, error) {
+func (t fields) cef(version string) ([]byte, error) {
 	var b strings.Builder
 	name := "Attestation signed"
 	if t.Type == typeEvent {

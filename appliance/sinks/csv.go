@@ -21,7 +21,7 @@ func CSVHeader() string { return strings.Join(csvColumns, ",") }
 // CSVEnd is the line end (RFC 4180, section 2).
 const CSVEnd = "\r\n"
 
-func (t told) csv() ([]byte, error) {
+func (t fields) csv() ([]byte, error) {
 	detail, err := t.detail()
 	if err != nil {
 		return nil, fmt.Errorf("entry %d: %w", t.Index, err)

@@ -25,8 +25,8 @@ type File struct {
 // agent.
 const others = fs.FileMode(0o007)
 
-// Take implements Destination.
-func (f *File) Take(_ context.Context, batch []Message) error {
+// Send implements Destination.
+func (f *File) Send(_ context.Context, batch []Message) error {
 	size, err := f.open()
 	if err != nil {
 		return err

@@ -98,7 +98,7 @@ func TestAFileBeginsAfterItsLastWholeLine(t *testing.T) {
 			check(t, os.WriteFile(path, []byte(test.before), 0o600))
 		}
 		f := &sinks.File{Path: path}
-		check(t, f.Take(t.Context(), messages(7, 1)))
+		check(t, f.Send(t.Context(), messages(7, 1)))
 		check(t, f.Close())
 		text, err := os.ReadFile(path)
 		check(t, err)
@@ -143,7 +143,7 @@ func TestAFileThatIsNotOursIsRefused(t *testing.T) {
 		pipe: "is not a regular file", open: "chmod o= " + open,
 		filepath.Join(dir, "none", "f"): "no such file or directory", dir: "is a directory",
 	} {
-		if err := (&sinks.File{Path: path}).Take(t.Context(), messages(0, 1)); err == nil ||
+		if err := (&sinks.File{Path: path}).Send(t.Context(), messages(0, 1)); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}

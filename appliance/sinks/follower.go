@@ -73,7 +73,7 @@ func (f *follower) start() {
 			if f.ctx.Err() != nil {
 				return
 			}
-			if wait := f.judge(err, more); wait > 0 || !more {
+			if wait := f.recordResult(err, more); wait > 0 || !more {
 				sleep(f.ctx, max(wait, f.Interval))
 			}
 		}
@@ -113,7 +113,7 @@ func (f *follower) finish(ctx context.Context) {
 
 // step ships one batch. more reports whether entries remain, or, after an error, whether a smaller batch may succeed.
 func (f *follower) step(ctx context.Context) (more bool, err error) {
-	size, err := f.look(ctx)
+	size, err := f.checkpointSize(ctx)
 	if err != nil {
 		return false, fmt.Errorf("journal: %w", err)
 	}
@@ -134,8 +134,8 @@ func (f *follower) step(ctx context.Context) (more bool, err error) {
 	return f.at.left(size) > 0, f.at.write(f.path)
 }
 
-// look returns how many entries the newest checkpoint covers. Its first call also finds the sink's position.
-func (f *follower) look(ctx context.Context) (size int64, err error) {
+// checkpointSize returns how many entries the newest checkpoint covers. Its first call also finds the sink's position.
+func (f *follower) checkpointSize(ctx context.Context) (size int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	signed, err := f.opts.Journal.Checkpoint(ctx)
@@ -147,7 +147,7 @@ func (f *follower) look(ctx context.Context) (size int64, err error) {
 		return 0, err
 	}
 	if !f.placed {
-		if err := f.place(ctx, tree.N); err != nil {
+		if err := f.findPosition(ctx, tree.N); err != nil {
 			return 0, err
 		}
 	}
@@ -160,8 +160,8 @@ func (f *follower) look(ctx context.Context) (size int64, err error) {
 	return tree.N, nil
 }
 
-// place finds the position at which the sink continues.
-func (f *follower) place(ctx context.Context, size int64) error {
+// findPosition finds the position at which the sink continues.
+func (f *follower) findPosition(ctx context.Context, size int64) error {
 	at, known, err := readCursor(f.path)
 	if err != nil {
 		return err
@@ -227,7 +227,7 @@ func (f *follower) gather(ctx context.Context, size int64) (batch []Message, nex
 }
 
 func (f *follower) message(e appliance.Entry) (Message, error) {
-	t := f.form.tell(e)
+	t := f.form.fieldsOf(e)
 	text, err := t.line(f.Format, f.form.Version)
 	m := Message{Log: t.Log, Index: t.Index, Kind: t.kind(), Time: t.Time, Text: text, severity: t.severity}
 	if err == nil && len(t.Details) > 0 {
@@ -243,11 +243,12 @@ func (f *follower) send(ctx context.Context, batch []Message) error {
 	f.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
 	defer cancel()
-	return f.To.Take(ctx, batch)
+	return f.To.Send(ctx, batch)
 }
 
-// judge logs and counts the result of a step. It returns the delay before the next step; 0 means the usual interval.
-func (f *follower) judge(err error, more bool) (wait time.Duration) {
+// recordResult logs and counts the result of a step. It returns the delay before the next step; 0 means the usual
+// interval.
+func (f *follower) recordResult(err error, more bool) (wait time.Duration) {
 	if errors.Is(err, errUnsized) && more {
 		return 0
 	}

@@ -61,9 +61,9 @@ type Form struct {
 	Redact  Redaction
 }
 
-// told holds the shipped fields of an entry. It has no salt, because the salt prevents guessing a leaf from its hash.
+// fields holds the shipped fields of an entry. It has no salt, because the salt prevents guessing a leaf from its hash.
 // It has no signature, because the contract on chain accepts that signature. It has no idempotency key.
-type told struct {
+type fields struct {
 	Type     string    `json:"type"`
 	Severity string    `json:"severity"`
 	Log      string    `json:"log"`
@@ -94,9 +94,9 @@ const (
 	typeEvent       = "event"
 )
 
-func (f Form) tell(e appliance.Entry) told {
+func (f Form) fieldsOf(e appliance.Entry) fields {
 	leaf := tlog.RecordHash(e.Leaf)
-	t := told{
+	t := fields{
 		Type: typeAttestation, Log: f.Log, Index: e.Index, ID: e.ID(), Time: e.Time().UTC(),
 		LeafHash: hex.EncodeToString(leaf[:]),
 		severity: severityOf(e),
@@ -129,7 +129,7 @@ func (f Form) tell(e appliance.Entry) told {
 }
 
 // kind returns typeAttestation or the kind of the event.
-func (t told) kind() string {
+func (t fields) kind() string {
 	if t.Type == typeEvent {
 		return string(t.Event)
 	}
@@ -138,10 +138,10 @@ func (t told) kind() string {
 
 // Line returns an entry in a format, without a newline.
 func (f Form) Line(format Format, e appliance.Entry) ([]byte, error) {
-	return f.tell(e).line(format, f.Version)
+	return f.fieldsOf(e).line(format, f.Version)
 }
 
-func (t told) line(format Format, version string) ([]byte, error) {
+func (t fields) line(format Format, version string) ([]byte, error) {
 	switch format {
 	case FormatJSON:
 		return t.json()
@@ -154,7 +154,7 @@ func (t told) line(format Format, version string) ([]byte, error) {
 }
 
 // json returns ASCII. Other characters become \u escapes, so that no relay can corrupt them.
-func (t told) json() ([]byte, error) {
+func (t fields) json() ([]byte, error) {
 	text, err := json.Marshal(t)
 	if err != nil {
 		return nil, fmt.Errorf("entry %d: %w", t.Index, err)
@@ -178,7 +178,7 @@ func (t told) json() ([]byte, error) {
 }
 
 // detail returns all details as one JSON object, sorted by name.
-func (t told) detail() (string, error) {
+func (t fields) detail() (string, error) {
 	if len(t.Details) == 0 {
 		return "", nil
 	}

@@ -30,8 +30,8 @@ type HTTPS struct {
 // maxAnswer bounds the part of a response that is read. An error message is at its beginning.
 const maxAnswer = 4 << 10
 
-// Take implements Destination.
-func (h *HTTPS) Take(ctx context.Context, batch []Message) error {
+// Send implements Destination.
+func (h *HTTPS) Send(ctx context.Context, batch []Message) error {
 	request, err := h.request(ctx, batch)
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (h *HTTPS) Take(ctx context.Context, batch []Message) error {
 	}
 	defer answer.Body.Close()
 	said, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer)) // only for the error message
-	return h.judge(answer, said)
+	return h.responseError(answer, said)
 }
 
 func (h *HTTPS) request(ctx context.Context, batch []Message) (*http.Request, error) {
@@ -107,8 +107,8 @@ func (h *HTTPS) connect() (*http.Client, error) {
 	}, nil
 }
 
-// judge returns nil if the response means that the batch was accepted.
-func (h *HTTPS) judge(answer *http.Response, said []byte) error {
+// responseError returns nil if the response means that the batch was accepted.
+func (h *HTTPS) responseError(answer *http.Response, said []byte) error {
 	code := answer.StatusCode
 	if code >= 200 && code <= 299 {
 		return nil

@@ -209,7 +209,7 @@ func TestHTTPSErrors(t *testing.T) {
 		if test.change != nil {
 			test.change(to)
 		}
-		err := to.Take(t.Context(), messages(0, 1))
+		err := to.Send(t.Context(), messages(0, 1))
 		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
@@ -228,9 +228,9 @@ func TestHTTPSShowsItsCertificate(t *testing.T) {
 	c.TLS.ClientAuth, c.TLS.ClientCAs, c.TLS.MinVersion = tls.RequireAndVerifyClientCert, authority.pool(t),
 		tls.VersionTLS13
 	to := c.to(t)
-	if err := to.Take(t.Context(), messages(0, 1)); err == nil {
+	if err := to.Send(t.Context(), messages(0, 1)); err == nil {
 		t.Error("without a certificate it is taken")
 	}
 	to.Security.Cert, to.Security.Key = authority.issue(t, "attestd.example.com")
-	check(t, to.Take(t.Context(), messages(0, 1)))
+	check(t, to.Send(t.Context(), messages(0, 1)))
 }

@@ -121,7 +121,7 @@ type box struct {
 
 func newBox() *box { return &box{came: make(chan struct{}, 1)} }
 
-func (b *box) Take(ctx context.Context, batch []sinks.Message) error {
+func (b *box) Send(ctx context.Context, batch []sinks.Message) error {
 	b.mu.Lock()
 	before := b.before
 	b.mu.Unlock()

@@ -37,9 +37,9 @@ type Sink struct {
 
 // Destination is one kind of sink. One goroutine calls its methods.
 type Destination interface {
-	// Take returns nil once the destination has accepted the whole batch. After an error, some or all of its entries
+	// Send returns nil once the destination has accepted the whole batch. After an error, some or all of its entries
 	// are sent again, so duplicates must be harmless. errUnsized asks for a smaller batch, and *Later for a pause.
-	Take(ctx context.Context, batch []Message) error
+	Send(ctx context.Context, batch []Message) error
 	// Close closes connections and files.
 	Close() error
 	// String returns the destination's address without secrets.

@@ -55,8 +55,8 @@ func ParseFacility(name string) (Facility, error) {
 	return 0, fmt.Errorf("%q is not one of %s", name, strings.Join(names, ", "))
 }
 
-// Take implements Destination.
-func (s *Syslog) Take(ctx context.Context, batch []Message) error {
+// Send implements Destination.
+func (s *Syslog) Send(ctx context.Context, batch []Message) error {
 	conn, err := s.dial(ctx)
 	if err != nil {
 		return err

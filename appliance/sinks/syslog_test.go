@@ -208,7 +208,7 @@ func TestASyslogReceiverThatCutsWithinAMessage(t *testing.T) {
 	}
 	ctx, cancel := withTimeout(t, patience)
 	defer cancel()
-	if err := r.to().Take(ctx, batch); err == nil {
+	if err := r.to().Send(ctx, batch); err == nil {
 		t.Error("it is said to have taken all")
 	}
 }
@@ -234,7 +234,7 @@ func TestSyslogReceiversThatHang(t *testing.T) {
 				end()
 				block(raw)
 			})
-			if err := r.to().Take(ctx, messages(0, 3)); err == nil || !strings.Contains(err.Error(), test.want) {
+			if err := r.to().Send(ctx, messages(0, 3)); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
@@ -249,12 +249,12 @@ func TestSyslogAsksForTheRightCertificate(t *testing.T) {
 	r := newReceiver(t, false)
 	to := r.to()
 	to.Security.ServerName = "other.example.com"
-	if err := to.Take(t.Context(), messages(0, 1)); err == nil ||
+	if err := to.Send(t.Context(), messages(0, 1)); err == nil ||
 		!strings.Contains(err.Error(), "not other.example.com") {
 		t.Errorf("got %v", err)
 	}
 	to.Security.CA, to.Security.ServerName = newAuthority(t).ca, "siem.example.com"
-	if err := to.Take(t.Context(), messages(0, 1)); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+	if err := to.Send(t.Context(), messages(0, 1)); err == nil || !strings.Contains(err.Error(), "unknown authority") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -266,7 +266,7 @@ func TestSyslogMessages(t *testing.T) {
 	to := r.to()
 	to.Plain, to.Host, to.Facility = true, "a host\x00é"+strings.Repeat("h", 300), 16
 	at := time.Date(2026, 11, 22, 3, 4, 5, 678_901_234, time.FixedZone("", 3600))
-	check(t, to.Take(t.Context(), []sinks.Message{
+	check(t, to.Send(t.Context(), []sinks.Message{
 		{Kind: "a_kind_of_more_than_thirty_two_bytes", Time: at, Text: []byte("CEF:0|é")},
 		{Kind: "", Time: at, Text: []byte("ascii")},
 	}))

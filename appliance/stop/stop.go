@@ -98,11 +98,11 @@ type reading struct {
 // New returns the switch that a keeper stores. It returns an error if the stored text is invalid.
 func New(k Keeper, now func() time.Time) (*Switch, error) {
 	s := &Switch{keeper: k, now: now}
-	return s, s.look().err
+	return s, s.current().err
 }
 
-// look returns the keeper's present state. It parses the text only after a change.
-func (s *Switch) look() *reading {
+// current returns the keeper's present state. It parses the text only after a change.
+func (s *Switch) current() *reading {
 	text := s.keeper.Stopped()
 	if known := s.read.Load(); known != nil && known.text == text {
 		return known
@@ -126,12 +126,12 @@ func parse(text string) (state State, err error) {
 }
 
 // State returns the state of the switch.
-func (s *Switch) State() State { return s.look().state }
+func (s *Switch) State() State { return s.current().state }
 
 // Stopped returns nil while attesting is allowed. Otherwise the error has CodePaused or CodeHalted; a damaged state
 // counts as paused. The reason is in Cause, which clients do not see.
 func (s *Switch) Stopped() error {
-	r := s.look()
+	r := s.current()
 	switch {
 	case r.err != nil:
 		return refusal(appliance.CodePaused, "attesting is paused", r.err.Error())

@@ -24,7 +24,8 @@ func (k *Known) checkQuorum(a appliance.Attestation) []Check {
 	case len(k.Signers) == 0:
 		return []Check{good,
 			{checkSigner, Unchecked,
-				fmt.Sprintf("signers %s not compared with the members of the contract %s: give --signer for each member",
+				fmt.Sprintf(
+					"signers %s not compared with the members of the contract %s: give --signer for each member",
 					names, a.SignerAddress)}}
 	case k.SignerFrom != FromCaller && k.Contract != nil && *k.Contract != a.SignerAddress:
 		return []Check{good, {checkSigner, Bad,

@@ -98,8 +98,8 @@ func (c *Cosigner) Verify(text, signature []byte) bool {
 	return ed25519.Verify(c.key, fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", seconds, text), signature[8:])
 }
 
-// line is a signature line in a note.
-type line struct {
+// cosignatureLine is a signature line in a note.
+type cosignatureLine struct {
 	text string // with its newline
 	time time.Time
 }
@@ -109,7 +109,7 @@ const dash = "— "
 
 // find returns this cosigner's line among the signature lines of a checkpoint. It skips lines of other keys. ok is
 // false if it finds no line. A line of this key that does not verify is an error.
-func (c *Cosigner) find(text string, lines []byte) (found line, ok bool, err error) {
+func (c *Cosigner) find(text string, lines []byte) (found cosignatureLine, ok bool, err error) {
 	for each := range bytes.Lines(lines) {
 		rest, isSignature := strings.CutPrefix(string(each), dash+c.name+" ")
 		raw, decodeErr := base64.StdEncoding.DecodeString(strings.TrimSuffix(rest, "\n"))
@@ -117,11 +117,11 @@ func (c *Cosigner) find(text string, lines []byte) (found line, ok bool, err err
 			continue
 		}
 		if !c.Verify([]byte(text), raw[4:]) {
-			return line{}, false, fmt.Errorf("the cosignature of %s+%08x does not verify", c.name, c.hash)
+			return cosignatureLine{}, false, fmt.Errorf("the cosignature of %s+%08x does not verify", c.name, c.hash)
 		}
-		return line{text: strings.TrimSuffix(string(each), "\n") + "\n", time: cosignedAt(raw[4:])}, true, nil
+		return cosignatureLine{text: strings.TrimSuffix(string(each), "\n") + "\n", time: cosignedAt(raw[4:])}, true, nil
 	}
-	return line{}, false, nil
+	return cosignatureLine{}, false, nil
 }
 
 // cosignedAt returns the time in a cosignature.

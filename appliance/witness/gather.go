@@ -56,18 +56,18 @@ type Gatherer struct {
 
 	round sync.Mutex // held by a round
 
-	mu        sync.Mutex // protects the fields below
-	policy    *Policy    // may be nil
-	witnesses []*asked   // the witnesses of the policy that have a URL
-	current   head       // the checkpoint being cosigned
-	lines     map[*asked]line
+	mu        sync.Mutex      // protects the fields below
+	policy    *Policy         // may be nil
+	witnesses []*witnessState // the witnesses of the policy that have a URL
+	current   head            // the checkpoint being cosigned
+	lines     map[*witnessState]cosignatureLine
 	newest    *Checkpoint // the newest one with a quorum
 	bare      head        // the newest one published before the first quorum
 	changed   chan struct{}
 }
 
-// asked is a witness and its state. Gatherer.mu protects it.
-type asked struct {
+// witnessState is a witness and its state. Gatherer.mu protects it.
+type witnessState struct {
 	Witness
 	size      int64     // of the last tree that it is known to have cosigned
 	got       time.Time // arrival of its newest cosignature
@@ -110,13 +110,13 @@ func Read(path string) ([]byte, error) {
 func (g *Gatherer) Use(p *Policy) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.policy, g.witnesses, g.newest, g.lines, g.current = p, nil, nil, make(map[*asked]line), head{}
+	g.policy, g.witnesses, g.newest, g.lines, g.current = p, nil, nil, make(map[*witnessState]cosignatureLine), head{}
 	if p == nil {
 		return
 	}
 	for _, w := range p.Witnesses {
 		if w.URL != "" {
-			g.witnesses = append(g.witnesses, &asked{Witness: w})
+			g.witnesses = append(g.witnesses, &witnessState{Witness: w})
 		}
 	}
 	if len(p.Logs) > 0 && !p.HasLog(g.opts.Log) {
@@ -181,7 +181,7 @@ func (g *Gatherer) Gather(ctx context.Context) error {
 	g.round.Lock()
 	defer g.round.Unlock()
 	for range maxTries {
-		h, err := g.head(ctx)
+		h, err := g.currentHead(ctx)
 		if err != nil || h.tree.N == 0 {
 			return err
 		}
@@ -189,13 +189,13 @@ func (g *Gatherer) Gather(ctx context.Context) error {
 		due := g.due(h)
 		results := make(chan result, len(due))
 		for w, old := range due {
-			go func() { results <- g.ask(ctx, w, old, h) }()
+			go func() { results <- g.cosign(ctx, w, old, h) }()
 		}
 		for range due {
 			r := <-results
 			outpaced = outpaced || r.outpaced
 			if ctx.Err() == nil {
-				g.keep(g.take(r))
+				g.storeNewest(g.recordResult(r))
 			}
 		}
 		if !outpaced {
@@ -206,15 +206,15 @@ func (g *Gatherer) Gather(ctx context.Context) error {
 }
 
 // due returns the witnesses to ask for a cosignature of h, each with the size of its last tree.
-func (g *Gatherer) due(h head) map[*asked]int64 {
+func (g *Gatherer) due(h head) map[*witnessState]int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if h.tree != g.current.tree {
-		g.lines = make(map[*asked]line)
+		g.lines = make(map[*witnessState]cosignatureLine)
 	}
 	g.current = h
 	now := g.opts.Now()
-	due := make(map[*asked]int64)
+	due := make(map[*witnessState]int64)
 	for _, w := range g.witnesses {
 		_, has := g.lines[w]
 		fresh := has && now.Sub(w.got) < max(Refresh, g.opts.Interval)
@@ -225,8 +225,8 @@ func (g *Gatherer) due(h head) map[*asked]int64 {
 	return due
 }
 
-// take records a witness's answer. If the checkpoint has a quorum now, it returns the checkpoint.
-func (g *Gatherer) take(r result) []byte {
+// recordResult records a witness's answer. If the checkpoint has a quorum now, it returns the checkpoint.
+func (g *Gatherer) recordResult(r result) []byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	w := r.of
@@ -253,8 +253,8 @@ func (g *Gatherer) take(r result) []byte {
 	return g.publish()
 }
 
-// keep stores the newest witnessed checkpoint.
-func (g *Gatherer) keep(signed []byte) {
+// storeNewest stores the newest witnessed checkpoint.
+func (g *Gatherer) storeNewest(signed []byte) {
 	if signed == nil {
 		return
 	}
@@ -265,7 +265,7 @@ func (g *Gatherer) keep(signed []byte) {
 }
 
 // failed logs a fault, once per kind.
-func (g *Gatherer) failed(w *asked, r result, now time.Time) {
+func (g *Gatherer) failed(w *witnessState, r result, now time.Time) {
 	before := w.fault
 	if before == nil {
 		w.since = now

@@ -27,17 +27,17 @@ type head struct {
 
 // result is the outcome of a round with one witness.
 type result struct {
-	of            *asked
+	of            *witnessState
 	head          head
-	line          line // its cosignature of head; zero if it gave none
+	line          cosignatureLine // its cosignature of head; zero if it gave none
 	err           error
 	contradiction bool // err is a contradiction
 	retryAfter    time.Duration
 	outpaced      bool // another appliance of the log has sent it a newer head
 }
 
-// ask requests a cosignature from one witness. It recovers from panics, so that no answer can stop attesting.
-func (g *Gatherer) ask(ctx context.Context, w *asked, old int64, h head) (r result) {
+// cosign requests a cosignature from one witness. It recovers from panics, so that no answer can stop attesting.
+func (g *Gatherer) cosign(ctx context.Context, w *witnessState, old int64, h head) (r result) {
 	r = result{of: w, head: h}
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -83,7 +83,7 @@ func (g *Gatherer) ask(ctx context.Context, w *asked, old int64, h head) (r resu
 }
 
 // send sends the head with a consistency proof from the old size.
-func (g *Gatherer) send(ctx context.Context, w *asked, old int64, h head) (answer, error) {
+func (g *Gatherer) send(ctx context.Context, w *witnessState, old int64, h head) (answer, error) {
 	var proof tlog.TreeProof
 	if old > 0 {
 		var err error
@@ -114,7 +114,7 @@ func (g *Gatherer) conflict(ctx context.Context, r result, old, size int64) resu
 		return r
 	}
 	// Appliances that share a journal use the same witnesses. Another one may have sent a newer head.
-	now, err := g.head(ctx)
+	now, err := g.currentHead(ctx)
 	switch {
 	case err != nil:
 		r.err = err
@@ -130,24 +130,26 @@ func (g *Gatherer) conflict(ctx context.Context, r result, old, size int64) resu
 }
 
 // cosignature reads a 200.
-func (g *Gatherer) cosignature(w *asked, h head, a answer) (line, error) {
+func (g *Gatherer) cosignature(w *witnessState, h head, a answer) (cosignatureLine, error) {
 	text, _ := split(h.signed)
 	l, ok, err := w.Key.find(text, a.body)
 	switch off := l.time.Sub(g.opts.Now()); {
 	case err != nil:
-		return line{}, err
+		return cosignatureLine{}, err
 	case !ok:
-		return line{}, fmt.Errorf("its answer has no cosignature of %s: %s", appliance.LogName(w.Key), a.shown())
+		return cosignatureLine{},
+			fmt.Errorf("its answer has no cosignature of %s: %s", appliance.LogName(w.Key), a.shown())
 	case off > MaxAhead || off < -MaxAhead:
-		return line{}, fmt.Errorf("it cosigned at %s by its clock, but this clock shows %s: one of the clocks is "+
-			"wrong, or it repeats an old cosignature",
-			l.time.Format(time.RFC3339), g.opts.Now().UTC().Format(time.RFC3339))
+		return cosignatureLine{},
+			fmt.Errorf("it cosigned at %s by its clock, but this clock shows %s: one of the clocks is "+
+				"wrong, or it repeats an old cosignature",
+				l.time.Format(time.RFC3339), g.opts.Now().UTC().Format(time.RFC3339))
 	}
 	return l, nil
 }
 
-// head reads the newest checkpoint.
-func (g *Gatherer) head(ctx context.Context) (head, error) {
+// currentHead reads the newest checkpoint.
+func (g *Gatherer) currentHead(ctx context.Context) (head, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	signed, err := g.opts.Journal.Checkpoint(ctx)

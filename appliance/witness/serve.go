@@ -26,7 +26,7 @@ func (g *Gatherer) Published(ctx context.Context) ([]byte, error) {
 	if signed, ok := g.published(); ok {
 		return signed, nil
 	}
-	h, err := g.head(ctx)
+	h, err := g.currentHead(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,8 @@ func TestWhatIsPublished(t *testing.T) {
 		}
 		tree, err := appliance.OpenCheckpoint(signed, r.key.Verifier)
 		if n := strings.Count(string(signed), "\n— ") - 1; err != nil || tree.N != records || n != cosignatures {
-			t.Errorf("published: %v, %d records with %d cosignatures, want %d with %d", err, tree.N, n, records, cosignatures)
+			t.Errorf("published: %v, %d records with %d cosignatures, want %d with %d", err, tree.N, n, records,
+				cosignatures)
 		}
 	}
 	r.append(3)
@@ -75,7 +76,8 @@ func TestWhatIsPublishedNeverShrinks(t *testing.T) {
 	r.witnessed(g, 3)
 	for _, want := range []int64{5, 5} {
 		signed, err := g.Published(t.Context())
-		if tree, openErr := appliance.OpenCheckpoint(signed, r.key.Verifier); err != nil || openErr != nil || tree.N != want {
+		if tree, openErr := appliance.OpenCheckpoint(signed, r.key.Verifier); err != nil || openErr != nil ||
+			tree.N != want {
 			t.Errorf("published %d records: %v", tree.N, err)
 		}
 		r.gather(g)
@@ -92,14 +94,18 @@ func TestARecordIsProvenUnderAWitnessedCheckpoint(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	_, err := g.Prove(ended, 2)
-	if appliance.CodeOf(err) != appliance.CodeTimeout || !strings.Contains(err.Error(), "they have not cosigned a checkpoint") {
+	if appliance.CodeOf(err) != appliance.CodeTimeout ||
+		!strings.Contains(err.Error(), "they have not cosigned a checkpoint") {
 		t.Errorf("error %v", err)
 	}
 	r.append(300)
 	r.gather(g)
 	r.append(10)
 	leaves := make(map[int64][]byte)
-	if err := r.journal.Entries(t.Context(), 0, func(e appliance.Entry) error { leaves[e.Index] = e.Leaf; return nil }); err != nil {
+	if err := r.journal.Entries(t.Context(), 0, func(e appliance.Entry) error {
+		leaves[e.Index] = e.Leaf
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	for _, index := range []int64{0, 2, 255, 256, 299} {
@@ -115,7 +121,8 @@ func TestARecordIsProvenUnderAWitnessedCheckpoint(t *testing.T) {
 		}
 	}
 	_, err = g.Prove(ended, 305)
-	if appliance.CodeOf(err) != appliance.CodeTimeout || !strings.Contains(err.Error(), "their newest has 300 records") {
+	if appliance.CodeOf(err) != appliance.CodeTimeout ||
+		!strings.Contains(err.Error(), "their newest has 300 records") {
 		t.Errorf("error %v", err)
 	}
 
@@ -132,11 +139,13 @@ func TestARecordIsProvenUnderAWitnessedCheckpoint(t *testing.T) {
 	<-stopped
 
 	r.forget(400)
-	if _, err := g.Prove(t.Context(), 2); err == nil || !strings.Contains(err.Error(), "first 310 records differ from the checkpoint") {
+	if _, err := g.Prove(t.Context(), 2); err == nil ||
+		!strings.Contains(err.Error(), "first 310 records differ from the checkpoint") {
 		t.Errorf("error %v", err)
 	}
 	g.Use(nil)
-	if _, err := g.Prove(t.Context(), 2); appliance.CodeOf(err) != appliance.CodeNotFound || !strings.Contains(err.Error(), "journal.witnesses is not set") {
+	if _, err := g.Prove(t.Context(), 2); appliance.CodeOf(err) != appliance.CodeNotFound ||
+		!strings.Contains(err.Error(), "journal.witnesses is not set") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -225,9 +234,12 @@ func TestAWitnessOutsideTheQuorumIsAskedToo(t *testing.T) {
 func TestWhereWitnessesMayBe(t *testing.T) {
 	t.Parallel()
 	for address, good := range map[string]bool{
-		"https://witness.example": true, "https://witness.example/prefix/": true, "http://127.0.0.1:7380": true, "http://localhost/x": true, "http://[::1]:1": true,
-		"http://witness.example": false, "ftp://witness.example": false, "witness.example": false, "https://": false, "https://a:b@witness.example": false,
-		"https://witness.example?x": false, "https://witness.example/?": false, "https://witness.example#x": false, "http://127.0.0.1.example": false, "https://%zz": false,
+		"https://witness.example": true, "https://witness.example/prefix/": true, "http://127.0.0.1:7380": true,
+		"http://localhost/x": true, "http://[::1]:1": true,
+		"http://witness.example": false, "ftp://witness.example": false, "witness.example": false, "https://": false,
+		"https://a:b@witness.example": false,
+		"https://witness.example?x":   false, "https://witness.example/?": false, "https://witness.example#x": false,
+		"http://127.0.0.1.example": false, "https://%zz": false,
 	} {
 		if err := witness.CheckURL(address); (err == nil) != good {
 			t.Errorf("%s: %v", address, err)

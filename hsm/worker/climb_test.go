@@ -30,7 +30,7 @@ func (m modelHSM) rate(sessions int, r *rand.Rand) float64 {
 }
 
 // run lets climb choose the number of sessions for an hour, and returns how long it had each number.
-func (m modelHSM) run(began time.Duration, c *climb, r *rand.Rand) map[int]time.Duration {
+func (m modelHSM) run(began time.Duration, c *adaptiveSize, r *rand.Rand) map[int]time.Duration {
 	had := map[int]time.Duration{}
 	for now := began; now < began+time.Hour; {
 		was, rate := c.size, m.rate(c.size, r)
@@ -79,7 +79,7 @@ func TestTheSessionsAreAsManyAsPay(t *testing.T) {
 				c.hsm.noise = noise
 				for seed := range uint64(20) {
 					r := rand.New(rand.NewPCG(seed, 1))
-					climb := climb{size: min(2, c.most), most: 128, rest: leastRest}
+					climb := adaptiveSize{size: min(2, c.most), most: 128, rest: leastRest}
 					had := c.hsm.run(0, &climb, r)
 					if right := within(had, c.least, c.most); right < 54*time.Minute {
 						t.Errorf("noise %v, seed %d: %d to %d sessions for %s of an hour: %v", noise, seed, c.least,
@@ -95,7 +95,7 @@ func TestTheSessionsAreAsManyAsPay(t *testing.T) {
 func TestTheSessionsFollowAnHSMThatChanges(t *testing.T) {
 	t.Parallel()
 	r, began := rand.New(rand.NewPCG(1, 1)), time.Duration(0)
-	climb := climb{size: 2, most: 128, rest: leastRest}
+	climb := adaptiveSize{size: 2, most: 128, rest: leastRest}
 	for _, c := range []struct{ engines, least, most int }{{0, 32, 128}, {2, 2, 4}, {0, 32, 128}} {
 		hsm := modelHSM{latency: 20 * time.Millisecond, engines: c.engines, limit: 5000}
 		had := hsm.run(began, &climb, r)

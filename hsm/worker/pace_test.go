@@ -38,16 +38,16 @@ func TestAFastHSMHasMoreRequestsOnHand(t *testing.T) {
 // and not more often than every two seconds.
 func TestALongOutageIsProbedEveryFewSeconds(t *testing.T) {
 	t.Parallel()
-	var counts mender
+	var counts restarter
 	loggedIn := new(process)
 	loggedIn.logins.Store(true)
 	for vain := 1; vain <= 3; vain++ {
-		if counts.judge(loggedIn); counts.vain != vain {
-			t.Errorf("%d logins that came to nothing are counted as %d", vain, counts.vain)
+		if counts.countEnded(loggedIn); counts.failedLogins != vain {
+			t.Errorf("%d logins that came to nothing are counted as %d", vain, counts.failedLogins)
 		}
 	}
 	for vain := range 1000 {
-		m := mender{quick: vain, vain: vain}
+		m := restarter{quick: vain, failedLogins: vain}
 		if d := m.pause(); d > 5*time.Second {
 			t.Errorf("after %d logins that came to nothing: a pause of %s", vain, d)
 		} else if vain > 10 && d < 2*time.Second {

@@ -23,12 +23,12 @@ type Logins struct {
 
 // shared is the state that the keys of a token share.
 type shared struct {
-	gate *gate
+	gate *pinGate
 	door chan struct{} // a semaphore of one: held by the worker that opens the token
 }
 
-// of returns the shared state of a URI's token. If l is nil, it returns a new gate and a nil door.
-func (l *Logins) of(u hsm.URI) (*gate, chan struct{}) {
+// of returns the shared state of a URI's token. If l is nil, it returns a new pinGate and a nil door.
+func (l *Logins) of(u hsm.URI) (*pinGate, chan struct{}) {
 	if l == nil {
 		return newGate(u.ReadPIN), nil
 	}
@@ -64,7 +64,7 @@ func (a *attempts) enter(ctx context.Context) (leave func(), err error) {
 }
 
 // outdated reports whether a PIN was refused and the PIN file has changed since then.
-func (g *gate) outdated() bool {
+func (g *pinGate) outdated() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.final == nil {
@@ -78,9 +78,9 @@ func (g *gate) outdated() bool {
 	return !hmac.Equal(g.sum(pin.Bytes()), g.tried)
 }
 
-// gate gives the PIN to workers, one login at a time. It never gives out a PIN again that any worker was refused. It
+// pinGate gives the PIN to workers, one login at a time. It never gives out a PIN again that any worker was refused. It
 // also withholds a PIN that has never succeeded if a worker ended during the login with it.
-type gate struct {
+type pinGate struct {
 	read func() (*hsm.PIN, error)
 
 	mu     sync.Mutex
@@ -92,14 +92,14 @@ type gate struct {
 	final  error         // why no PIN is given out any more
 }
 
-func newGate(read func() (*hsm.PIN, error)) *gate {
+func newGate(read func() (*hsm.PIN, error)) *pinGate {
 	key := make([]byte, 32)
 	rand.Read(key) // never fails (Go 1.24)
-	return &gate{read: read, key: key}
+	return &pinGate{read: read, key: key}
 }
 
-// hand answers kindWantPIN.
-func (g *gate) hand(p *process) {
+// giveTo answers kindWantPIN.
+func (g *pinGate) giveTo(p *process) {
 	g.wait(p)
 	pin, err := g.admit(p)
 	if err != nil {
@@ -116,7 +116,7 @@ func (g *gate) hand(p *process) {
 const mostLogin = 3 * time.Second
 
 // wait waits while the worker of another key logs in to the token.
-func (g *gate) wait(p *process) {
+func (g *pinGate) wait(p *process) {
 	late := time.NewTimer(mostLogin)
 	defer late.Stop()
 	for {
@@ -138,7 +138,7 @@ func (g *gate) wait(p *process) {
 	}
 }
 
-func (g *gate) admit(p *process) (*hsm.PIN, error) {
+func (g *pinGate) admit(p *process) (*hsm.PIN, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.final != nil {
@@ -163,14 +163,14 @@ func (g *gate) admit(p *process) (*hsm.PIN, error) {
 	return pin, nil
 }
 
-func (g *gate) sum(pin []byte) []byte {
+func (g *pinGate) sum(pin []byte) []byte {
 	h := hmac.New(sha256.New, g.key)
 	h.Write(pin)
 	return h.Sum(nil)
 }
 
-// told records the result of C_Login.
-func (g *gate) told(p *process, err error) {
+// loginEnded records the result of C_Login.
+func (g *pinGate) loginEnded(p *process, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.holder != p {

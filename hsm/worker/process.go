@@ -135,10 +135,10 @@ func (p *process) kill() {
 	p.killed.Do(func() {
 		_ = p.cmd.Process.Kill() // fails only if the process has ended
 		p.wire.socket.Close()    // ends read
-		p.signer.undead.Add(1)
+		p.signer.unkilled.Add(1)
 		go func() {
 			<-p.exited
-			p.signer.undead.Add(-1)
+			p.signer.unkilled.Add(-1)
 		}()
 	})
 }
@@ -197,7 +197,7 @@ func (p *process) read() {
 		f, err := p.wire.receive(buffer)
 		if err == nil {
 			f.payload = bytes.Clone(f.payload)
-			err = p.take(f)
+			err = p.handle(f)
 		}
 		if err != nil {
 			p.lost.Do(func() { p.signer.lost(p, err) })
@@ -206,8 +206,8 @@ func (p *process) read() {
 	}
 }
 
-// take handles a frame of the worker. An error means that the worker is unusable.
-func (p *process) take(f frame) error {
+// handle handles a frame of the worker. An error means that the worker is unusable.
+func (p *process) handle(f frame) error {
 	switch f.kind {
 	case kindAnswered:
 		return p.signer.answered(p, f, answer{payload: f.payload})
@@ -216,14 +216,14 @@ func (p *process) take(f frame) error {
 	case kindLost:
 		return decodeError(f.payload)
 	case kindWantPIN:
-		go p.signer.gate.hand(p)
+		go p.signer.gate.giveTo(p)
 		return nil
 	case kindLoggedIn:
 		var err error
 		if len(f.payload) > 0 {
 			err = decodeError(f.payload)
 		}
-		p.signer.gate.told(p, err)
+		p.signer.gate.loginEnded(p, err)
 		return nil
 	case kindLog:
 		return p.log(f.payload)

@@ -22,7 +22,7 @@ func (s *Signer) do(ctx context.Context, k kind, payload []byte) ([]byte, error)
 		s.mu.Unlock()
 		return nil, err
 	}
-	r.place = s.waiting.PushBack(r)
+	r.queued = s.waiting.PushBack(r)
 	s.dispatch()
 	select {
 	case a := <-r.done:
@@ -32,9 +32,9 @@ func (s *Signer) do(ctx context.Context, k kind, payload []byte) ([]byte, error)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.left = true
-	if r.place != nil {
-		s.waiting.Remove(r.place)
-		r.place = nil
+	if r.queued != nil {
+		s.waiting.Remove(r.queued)
+		r.queued = nil
 		if s.fault != nil {
 			return nil, hsm.TimedOut("the HSM to be repaired", errors.Join(ctx.Err(), s.fault))
 		}
@@ -65,7 +65,7 @@ func (s *Signer) dispatch() {
 	var frames []frame
 	for s.waiting.Len() > 0 && len(p.pending) < p.most() {
 		r := s.waiting.Remove(s.waiting.Front()).(*request)
-		r.place = nil
+		r.queued = nil
 		frames = append(frames, p.assign(r))
 	}
 	s.mu.Unlock()
@@ -143,13 +143,13 @@ func (p *process) watch() {
 		return
 	}
 	if p == s.current && p.oldest(time.Now()) > s.options.CallTimeout {
-		s.look()
+		s.requestCheck()
 	}
 	time.AfterFunc(s.options.CallTimeout/4, p.watch)
 }
 
-// look makes supervise check the current worker.
-func (s *Signer) look() {
+// requestCheck makes supervise check the current worker.
+func (s *Signer) requestCheck() {
 	select {
 	case s.trouble <- struct{}{}:
 	default: // a check is already due
@@ -211,7 +211,7 @@ func (s *Signer) refuse(err error) {
 func (s *Signer) failWaiting() {
 	for e := s.waiting.Front(); e != nil; e = s.waiting.Front() {
 		r := s.waiting.Remove(e).(*request)
-		r.place = nil
+		r.queued = nil
 		r.done <- answer{err: s.hopeless()}
 	}
 }
@@ -235,7 +235,7 @@ func (s *Signer) lost(p *process, err error) {
 			r.done <- answer{err: p.dead}
 		}
 	}
-	s.look()
+	s.requestCheck()
 }
 
 // reclaim returns the worker's unanswered requests to the front of the waiting queue. The caller holds mu.
@@ -243,7 +243,7 @@ func (s *Signer) reclaim(p *process) {
 	for _, id := range slices.SortedFunc(maps.Keys(p.pending), func(a, b uint32) int { return cmp.Compare(b, a) }) {
 		if r := p.pending[id]; !r.left && r.kind != kindOpen && r.kind != kindClose {
 			r.inside = time.Time{}
-			r.place = s.waiting.PushFront(r)
+			r.queued = s.waiting.PushFront(r)
 		}
 	}
 	clear(p.pending)

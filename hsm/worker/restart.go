@@ -33,13 +33,13 @@ func (s *Signer) supervise(ctx context.Context, told chan<- error) {
 	}
 	s.install(p, found)
 	told <- nil
-	m := mender{s: s, patience: max(leastPatience, 3*took)}
+	m := restarter{s: s, patience: max(leastPatience, 3*took)}
 	for {
 		select {
 		case <-s.closing.Done():
 			return
 		case <-s.trouble:
-			m.mend()
+			m.restart()
 		}
 	}
 }
@@ -66,22 +66,22 @@ const (
 	mostPause     = 800 * time.Millisecond
 	fewLogins     = 3 // fruitless logins before the pause grows to longPause
 	// tokens count successful logins, but this pause must not prolong an outage of the HSM
-	longPause  = 5 * time.Second
-	longLife   = 10 * time.Second // after which the next worker is started at once
-	mostUndead = 4                // killed workers that have not ended
+	longPause    = 5 * time.Second
+	longLife     = 10 * time.Second // after which the next worker is started at once
+	mostUnkilled = 4                // killed workers that have not ended
 )
 
-// mender restarts workers. It belongs to the goroutine of supervise.
-type mender struct {
-	s        *Signer
-	patience time.Duration
-	quick    int // consecutive workers that ended early
-	vain     int // consecutive workers that logged in and served no request: tokens log and count logins
+// restarter restarts workers. It belongs to the goroutine of supervise.
+type restarter struct {
+	s            *Signer
+	patience     time.Duration
+	quick        int // consecutive workers that ended early
+	failedLogins int // consecutive workers that logged in and served no request: tokens log and count logins
 }
 
-// mend replaces the current worker if it is lost or hangs, with as many attempts as necessary. A worker that hangs is
-// kept until the next is ready: the hang may end, and its other sessions may still answer.
-func (m *mender) mend() {
+// restart replaces the current worker if it is lost or hangs, with as many attempts as necessary. A worker that hangs
+// is kept until the next is ready: the hang may end, and its other sessions may still answer.
+func (m *restarter) restart() {
 	s := m.s
 	old, cause, hangs := s.diagnose()
 	if cause == nil {
@@ -91,7 +91,7 @@ func (m *mender) mend() {
 	if time.Since(old.began) > longLife {
 		m.quick = 0
 	}
-	m.judge(old)
+	m.countEnded(old)
 	began := time.Now()
 	s.options.Logger.Warn("HSM fault", "err", cause.Error(), "repair", "start another worker",
 		"pid", old.cmd.Process.Pid)
@@ -113,7 +113,7 @@ func (m *mender) mend() {
 		if s.failedToMend(err) {
 			return
 		}
-		m.judge(p)
+		m.countEnded(p)
 		if hangs = false; try&(try-1) == 0 { // log tries 1, 2, 4, 8 … only, since an HSM may be away for hours
 			s.options.Logger.Warn("HSM fault", "err", err.Error(), "repair", "start another worker", "try", try)
 		}
@@ -123,30 +123,30 @@ func (m *mender) mend() {
 
 // pause returns the time before the next start. It is random, so that many appliances do not return to an HSM at the
 // same time.
-func (m *mender) pause() time.Duration {
+func (m *restarter) pause() time.Duration {
 	if m.quick == 0 {
 		return 0
 	}
 	d := min(leastPause<<min(m.quick-1, 10), mostPause)
-	if m.vain > fewLogins {
-		d = min(time.Second<<min(m.vain-fewLogins-1, 10), longPause)
+	if m.failedLogins > fewLogins {
+		d = min(time.Second<<min(m.failedLogins-fewLogins-1, 10), longPause)
 	}
 	return d/2 + rand.N(d/2+1)
 }
 
-// judge counts a worker that has ended. p is nil if no worker was started.
-func (m *mender) judge(p *process) {
+// countEnded counts a worker that has ended. p is nil if no worker was started.
+func (m *restarter) countEnded(p *process) {
 	switch {
 	case p == nil:
 	case p.useful.Load():
-		m.vain = 0
+		m.failedLogins = 0
 	case p.logins.Load():
-		m.vain++
+		m.failedLogins++
 	}
 }
 
 // openAnother opens a worker. If it takes too long, the next one gets twice the time.
-func (m *mender) openAnother() (*process, opened, error) {
+func (m *restarter) openAnother() (*process, opened, error) {
 	limit, cancel := context.WithTimeout(m.s.closing, m.patience)
 	defer cancel()
 	p, found, err := m.s.open(limit)
@@ -185,7 +185,7 @@ func (s *Signer) diagnose() (p *process, cause error, hangs bool) {
 // started.
 func (s *Signer) open(ctx context.Context) (*process, opened, error) {
 	var found opened
-	if n := s.undead.Load(); n >= mostUndead {
+	if n := s.unkilled.Load(); n >= mostUnkilled {
 		return nil, found, fmt.Errorf("%d killed HSM workers are still running: their calls hang in the kernel; "+
 			"restart the machine if that lasts", n)
 	}
@@ -245,7 +245,7 @@ func (s *Signer) install(p *process, found opened) {
 	}
 	s.current, s.fault, s.another, s.snapshot = p, nil, false, found.Status
 	if p.dead != nil {
-		s.look()
+		s.requestCheck()
 	}
 	s.dispatch()
 	if old != nil {

@@ -47,9 +47,9 @@ type Options struct {
 
 // attempts is the state that attempts to open a token share.
 type attempts struct {
-	gate   *gate
-	door   chan struct{} // see shared; nil without Logins
-	undead atomic.Int32  // killed workers that have not ended
+	gate     *pinGate
+	door     chan struct{} // see shared; nil without Logins
+	unkilled atomic.Int32  // killed workers that have not ended
 }
 
 // Opener returns Open with these options, for callers that retry. No attempt uses a PIN that was refused in an earlier
@@ -121,7 +121,7 @@ type request struct {
 	payload []byte
 	done    chan answer   // has capacity 1
 	inside  time.Time     // when a session began with it; zero before
-	place   *list.Element // in waiting; nil while a worker has it
+	queued  *list.Element // in waiting; nil while a worker has it
 	left    bool          // no caller waits for the answer
 }
 

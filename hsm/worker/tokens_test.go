@@ -24,11 +24,11 @@ func openTokens(t *testing.T, limit time.Duration, uris ...hsm.URI) (*hsm.Tokens
 	t.Helper()
 	var log logged
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	var places []hsm.Place
+	var places []hsm.TokenSlot
 	for i, uri := range uris {
 		open := worker.Opener(worker.Options{HSM: hsm.Options{URI: uri, Sessions: 4}, CallTimeout: limit,
 			Logger: logger.With("position", i+1), Sandbox: testFiles()})
-		places = append(places, hsm.Place{URI: uri, Open: func(ctx context.Context) (hsm.TokenSigner, error) {
+		places = append(places, hsm.TokenSlot{URI: uri, Open: func(ctx context.Context) (hsm.TokenSigner, error) {
 			signer, err := open(ctx)
 			if err != nil {
 				return nil, err

@@ -37,12 +37,12 @@ type tuner struct {
 	since atomic.Int64 // nanoseconds
 	size  atomic.Int64 // sessions; 0 between rounds
 
-	climb climb // owned by the goroutine that has set size to 0
+	adaptive adaptiveSize // owned by the goroutine that has set size to 0
 }
 
 func newTuner(done *calls, resize func(int) (int, error), log *slog.Logger, u hsm.Usage) *tuner {
 	t := &tuner{done: done, resize: resize, log: log, began: time.Now(),
-		climb: climb{size: u.Sessions, most: u.MostSessions, rest: leastRest}}
+		adaptive: adaptiveSize{size: u.Sessions, most: u.MostSessions, rest: leastRest}}
 	t.begin()
 	return t
 }
@@ -51,7 +51,7 @@ func (t *tuner) begin() {
 	t.done.number.Store(0)
 	t.done.busy.Store(0)
 	t.since.Store(int64(time.Since(t.began)))
-	t.size.Store(int64(t.climb.size))
+	t.size.Store(int64(t.adaptive.size))
 }
 
 // update is called after each signature. If it ends a round, it changes the sessions in the background, because
@@ -70,7 +70,7 @@ func (t *tuner) update() {
 		return
 	}
 	rate, part := float64(calls)/elapsed.Seconds(), float64(busy)/float64(elapsed)/float64(size)
-	if next := t.climb.next(rate, part, time.Since(t.began)); next != int(size) {
+	if next := t.adaptive.next(rate, part, time.Since(t.began)); next != int(size) {
 		go t.change(int(size), next, rate)
 		return
 	}
@@ -81,12 +81,12 @@ func (t *tuner) update() {
 func (t *tuner) change(from, n int, rate float64) {
 	got, err := t.resize(n)
 	t.log.Debug("HSM sessions", "from", from, "to", got, "signatures_per_second", int(rate), "error", err)
-	t.climb.reached(got, time.Since(t.began))
+	t.adaptive.reached(got, time.Since(t.began))
 	t.begin()
 }
 
-// climb is the adaptive choice of the number of sessions.
-type climb struct {
+// adaptiveSize is the adaptive choice of the number of sessions.
+type adaptiveSize struct {
 	size, most int
 	trial      trial
 	down       bool // the next trial is half of the sessions
@@ -110,12 +110,12 @@ func (before trial) pays(size int, rate float64) bool {
 
 // next returns the number of sessions for the next round. rate and part are the rate of the last round and the fraction
 // of its time in which the sessions were busy.
-func (c *climb) next(rate, part float64, now time.Duration) int {
+func (c *adaptiveSize) next(rate, part float64, now time.Duration) int {
 	if before := c.trial; before.size != 0 {
 		c.trial = trial{}
 		if !before.pays(c.size, rate) {
 			c.size = before.size
-			c.turn(now)
+			c.reverse(now)
 			return c.size
 		}
 		c.rest = leastRest
@@ -128,7 +128,7 @@ func (c *climb) next(rate, part float64, now time.Duration) int {
 		n = max(c.size/2, 1)
 	}
 	if n == c.size {
-		c.turn(now)
+		c.reverse(now)
 		return n
 	}
 	c.trial, c.size = trial{c.size, rate}, n
@@ -136,15 +136,15 @@ func (c *climb) next(rate, part float64, now time.Duration) int {
 }
 
 // reached records the actual number of sessions, since the token may give fewer than requested.
-func (c *climb) reached(n int, now time.Duration) {
+func (c *adaptiveSize) reached(n int, now time.Duration) {
 	if n == c.trial.size {
 		c.trial = trial{}
-		c.turn(now)
+		c.reverse(now)
 	}
 	c.size = n
 }
 
-// turn pauses, and then reverses the direction of trials.
-func (c *climb) turn(now time.Duration) {
+// reverse pauses, and then reverses the direction of trials.
+func (c *adaptiveSize) reverse(now time.Duration) {
 	c.until, c.rest, c.down = now+c.rest, min(2*c.rest, mostRest), !c.down
 }

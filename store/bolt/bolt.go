@@ -25,9 +25,9 @@
 // # The newest leaves
 //
 // A bbolt commit takes two syncs and costs as much as a hundred records. The writer therefore appends each batch as one
-// frame to a write-ahead log (wal.go), with one sync, and answers. The filer (filer.go) flushes the leaves of many
-// batches into the file at once. Until then, reads find these leaves in memory (tail.go, head.go). API keys are written
-// to the file directly. Every open replays the write-ahead log (replay.go).
+// frame to a write-ahead log (wal.go), with one sync, and answers. The checkpointer (checkpointer.go) flushes the
+// leaves of many batches into the file at once. Until then, reads find these leaves in memory (tail.go, head.go). API
+// keys are written to the file directly. Every open replays the write-ahead log (replay.go).
 //
 // The hash in an entry of keys detects a failing disk. It does not stop an attacker with write access, since the hash
 // has no secret: such an attacker can add API keys. An audit compares the keys with the journal's events, which cannot
@@ -135,11 +135,12 @@ type Store struct {
 	counts  counts.Counts        // of committed records
 	closing sync.Once
 	commits stopwatch   // of the writer
-	filings stopwatch   // transactions that write to the file
+	flushes stopwatch   // transactions that write to the file
 	stuck   atomic.Bool // bbolt panicked and may hold its locks
 
 	recent recent
-	filed  []byte // the checkpoint in the file; once the filer runs, only the filer accesses it
+	// the checkpoint in the file; once the checkpointer runs, only the checkpointer accesses it
+	flushedCheckpoint []byte
 
 	updating sync.Mutex // held during writes to the file; protects the field below
 	metas    []byte     // the file's meta pages after the last commit; nil before the writer runs
@@ -211,7 +212,7 @@ func (s *Store) Snapshot(w io.Writer) error {
 // SnapshotTo is Snapshot with a header: begin gets the size of the copy in bytes and its newest signed checkpoint, and
 // returns the writer.
 func (s *Store) SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer, error)) error {
-	if err := s.settle(); err != nil {
+	if err := s.waitFlushed(); err != nil {
 		return fmt.Errorf("copy %s: cannot move the newest records from the write-ahead log into it: free space in "+
 			"%s (df -h %s) or repair the disk, then try again: %w",
 			s.path, filepath.Dir(s.path), filepath.Dir(s.path), err)
@@ -234,8 +235,8 @@ func (s *Store) SnapshotTo(begin func(size int64, checkpoint []byte) (io.Writer,
 	return nil
 }
 
-// settle waits until the file holds every answered record.
-func (s *Store) settle() error {
+// waitFlushed waits until the file holds every answered record.
+func (s *Store) waitFlushed() error {
 	h := s.head.Load()
 	if h == nil || len(h.tail) == 0 {
 		return nil
@@ -246,10 +247,10 @@ func (s *Store) settle() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
-	f := s.writer.filer
+	f := s.writer.checkpointer
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.settle(ctx)
+	return f.waitFlushed(ctx)
 }
 
 // Responds returns nil once the writer has answered, also with an error such as a full disk. If ctx ends first, the

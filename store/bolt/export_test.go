@@ -4,7 +4,7 @@ import "go.etcd.io/bbolt"
 
 // BreakFile makes every later write fail with an error other than a full disk.
 func (s *Store) BreakFile() {
-	f := s.writer.filer
+	f := s.writer.checkpointer
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.file.Close()
@@ -38,7 +38,7 @@ func (s *Store) Tail() int64 {
 }
 
 // Settle waits until the file holds every answered record.
-func (s *Store) Settle() error { return s.settle() }
+func (s *Store) Settle() error { return s.waitFlushed() }
 
 // HoldFile blocks all writes to the file until release. Records appended before the release are in the write-ahead log
 // only.

@@ -106,7 +106,7 @@ func (s *stopwatch) elapsed() time.Duration {
 
 // checkProgress returns an error if a write takes so long that the disk must hang.
 func (s *Store) checkProgress() error {
-	if took := max(s.commits.elapsed(), s.filings.elapsed()); took > slowCommit {
+	if took := max(s.commits.elapsed(), s.flushes.elapsed()); took > slowCommit {
 		return passing(fmt.Errorf("a write to %s is still pending after %s: the disk hangs. Check the kernel's log "+
 			"(dmesg). attestd continues once the write completes",
 			s.path, took.Round(time.Second)))
@@ -116,7 +116,7 @@ func (s *Store) checkProgress() error {
 
 // checkDisk returns an error if the disk has no room for another record.
 func (s *Store) checkDisk() error {
-	room, err := disk.Look(s.path)
+	room, err := disk.FreeSpace(s.path)
 	switch {
 	case err != nil:
 		return unavailable(err)

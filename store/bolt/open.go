@@ -236,7 +236,7 @@ func (s *Store) load() (frontier appliance.Frontier, err error) {
 			return err
 		}
 		s.head.Store(h)
-		s.filed = h.checkpoint
+		s.flushedCheckpoint = h.checkpoint
 		return nil
 	})
 	return frontier, err

@@ -61,7 +61,7 @@ func (b *batch) admit(r appliance.Record, conditions []appliance.Condition) erro
 					recent = b.next.find(l)
 				}
 			}
-			if past, err = v.past(q, recent, b.known, b.keep); err != nil {
+			if past, err = v.past(q, recent, b.known, b.setCount); err != nil {
 				return err
 			}
 		}
@@ -102,8 +102,8 @@ func (b *batch) known(n counts.Name) (counts.Count, bool) {
 	return b.writer.store.counts.Known(n)
 }
 
-// keep stores a count until the batch is committed, because it may include records of the batch.
-func (b *batch) keep(n counts.Name, c counts.Count) {
+// setCount stores a count until the batch is committed, because it may include records of the batch.
+func (b *batch) setCount(n counts.Name, c counts.Count) {
 	if b.counted == nil {
 		b.counted = make(map[counts.Name]counts.Count)
 	}

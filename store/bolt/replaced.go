@@ -67,7 +67,7 @@ func (h *handle) links() int {
 
 // checkFiles is called before each batch. It stops the writer if a file was replaced.
 func (w *writer) checkFiles() error {
-	f := w.filer
+	f := w.checkpointer
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	err := w.store.checkFile()
@@ -86,11 +86,11 @@ func (w *writer) checkFiles() error {
 }
 
 // fileFromMemory flushes the leaves of a removed write-ahead log from memory into the file.
-func (f *filer) fileFromMemory(lost error) error {
+func (f *checkpointer) fileFromMemory(lost error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
 	records := f.store.head.Load().tree.N
-	if err := f.settle(ctx); err != nil {
+	if err := f.waitFlushed(ctx); err != nil {
 		return fmt.Errorf("%w; cannot move the newest records into %s. Restore the newest backup with: attestd "+
 			"restore FILE (%w)", lost, f.store.path, err)
 	}
@@ -161,8 +161,8 @@ func (s *Store) update(fn func(tx *bbolt.Tx) error) (err error) {
 	if err := s.checkMetas(); err != nil {
 		return err
 	}
-	s.filings.begin()
-	defer s.filings.end()
+	s.flushes.begin()
+	defer s.flushes.end()
 	defer func() {
 		if errors.Is(err, ErrDamaged) { // perhaps overwritten after the first check
 			err = cmp.Or(s.checkMetas(), err)
@@ -232,7 +232,7 @@ func (s *Store) rescue() {
 }
 
 func (s *Store) copyRemoved(to string) (err error) {
-	for _, segment := range s.recent.segments { // the filer has ended by now
+	for _, segment := range s.recent.segments { // the checkpointer has ended by now
 		if err := s.fileSegment(segment); err != nil {
 			return err
 		}

@@ -72,7 +72,7 @@ func replay(frames []frame, frontier appliance.Frontier, verifier note.Verifier)
 	return tail, frontier, nil
 }
 
-// fileTail flushes the replayed leaves into the file. If the disk is full, the filer retries later.
+// fileTail flushes the replayed leaves into the file. If the disk is full, the checkpointer retries later.
 func (s *Store) fileTail() error {
 	if len(s.recent.segments) == 0 {
 		removeWAL(s.path)
@@ -98,9 +98,9 @@ func (s *Store) fileTail() error {
 	return nil
 }
 
-// Settle moves the leaves that a crash has left in the write-ahead log into the file at a path, and removes the
+// FlushWAL moves the leaves that a crash has left in the write-ahead log into the file at a path, and removes the
 // write-ahead log. No process may have the file open.
-func Settle(path string, verifier note.Verifier) (err error) {
+func FlushWAL(path string, verifier note.Verifier) (err error) {
 	if _, err := os.Lstat(WALPath(path)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

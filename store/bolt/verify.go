@@ -37,7 +37,7 @@ func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (app
 	if v.progress == nil {
 		v.progress = func(done, total int64) {}
 	}
-	for _, pass := range []func() error{v.file, v.records, v.surplus} {
+	for _, pass := range []func() error{v.checkFile, v.records, v.surplus} {
 		if err := pass(); err != nil {
 			return appliance.AuditReport{}, err
 		}
@@ -58,7 +58,7 @@ type auditor struct {
 	// Set by file.
 	checkpoint []byte
 	size       int64            // of the journal that is verified
-	filed      int64            // number of its records in the file; the others are in the tail
+	flushed    int64            // number of its records in the file; the others are in the tail
 	count      map[string]int64 // entries per lookup bucket
 	runs       map[string]*runAudit
 	beyond     map[string]int64 // entries of records and hashes beyond the checkpoint
@@ -81,8 +81,8 @@ func (v *auditor) pages(fn func(p *pages.Reader) error) error {
 	return v.store.pages(fn)
 }
 
-// file checks all pages, their use, and the form of each entry.
-func (v *auditor) file() error {
+// checkFile checks all pages, their use, and the form of each entry.
+func (v *auditor) checkFile() error {
 	v.count, v.beyond, v.matched = make(map[string]int64), make(map[string]int64), make(map[string]int64)
 	v.runs = map[string]*runAudit{bucketByHash: newRunAudit(), bucketByUnspendable: newRunAudit()}
 	for {
@@ -129,10 +129,10 @@ func (v *auditor) fileAt(p *pages.Reader, free []uint64) error {
 		}
 	}
 	if n := v.beyond[bucketRecords]; n > 0 {
-		v.report(-1, uuid.Nil, "record", "the file has %d records beyond the checkpoint's %d", n, v.filed)
+		v.report(-1, uuid.Nil, "record", "the file has %d records beyond the checkpoint's %d", n, v.flushed)
 	}
 	if n := v.beyond[bucketHashes]; n > 0 {
-		v.report(-1, uuid.Nil, "tree", "the file has %d stored hashes too many for a tree of %d records", n, v.filed)
+		v.report(-1, uuid.Nil, "tree", "the file has %d stored hashes too many for a tree of %d records", n, v.flushed)
 	}
 	for name := range found {
 		if !slices.Contains(buckets[:], name) {
@@ -155,7 +155,7 @@ func (v *auditor) readMeta(p *pages.Reader) {
 	}
 	tree, err := appliance.OpenCheckpoint(v.checkpoint, v.store.opts.Verifier)
 	if err == nil {
-		v.filed, v.size = tree.N, tree.N
+		v.flushed, v.size = tree.N, tree.N
 		if h := v.head; h != nil && h.tree.N > tree.N {
 			v.size, v.checkpoint = h.tree.N, h.checkpoint
 		}
@@ -165,7 +165,7 @@ func (v *auditor) readMeta(p *pages.Reader) {
 	p.Used = nil // this walk must not count pages
 	_ = p.Walk(bucketRecords, nil, func(name, _ []byte) error {
 		if i, err := decodeIndex(name); err == nil {
-			v.filed, v.size = i+1, i+1
+			v.flushed, v.size = i+1, i+1
 		}
 		return nil
 	}, func(_, _ []byte, _ error) error { return nil })
@@ -227,18 +227,18 @@ func (v *auditor) entry(bucket string, name, value []byte) {
 			v.report(-1, uuid.Nil, "key", "%s", err)
 		}
 	case bucketRecords:
-		if i, err := decodeIndex(name); err != nil || i >= v.filed {
+		if i, err := decodeIndex(name); err != nil || i >= v.flushed {
 			v.beyond[bucket]++
 		}
 	case bucketHashes:
-		if i, err := decodeIndex(name); err != nil || i >= tlog.StoredHashCount(v.filed) {
+		if i, err := decodeIndex(name); err != nil || i >= tlog.StoredHashCount(v.flushed) {
 			v.beyond[bucket]++
 		}
 	case bucketByHash, bucketByUnspendable:
 		v.chunk(bucket, name, value)
 	default:
 		v.count[bucket]++
-		if i, err := recordOf(bucket, name, value); err != nil || i >= v.filed {
+		if i, err := recordOf(bucket, name, value); err != nil || i >= v.flushed {
 			v.report(-1, uuid.Nil, "lookup", "%s: entry %x refers to a missing record", bucket, name)
 		}
 	}
@@ -308,7 +308,7 @@ func (v *auditor) add(p *pages.Reader, b block) {
 			c = lostLeaf(stored[0])
 		}
 		v.tree(n, c.ID(), v.audit.Add(c), stored)
-		if n < v.filed {
+		if n < v.flushed {
 			v.lookups(p, n, c.Entry)
 		}
 	}
@@ -339,7 +339,7 @@ func (v *auditor) read(p *pages.Reader, bucket string, first, end int64) [][]byt
 
 // addTail adds the leaves of the tail.
 func (v *auditor) addTail(first int64, leaves [][]byte, hashStart int64, hashes [][]byte) {
-	for n := max(first, v.filed); n < first+int64(len(leaves)); n++ {
+	for n := max(first, v.flushed); n < first+int64(len(leaves)); n++ {
 		leaves[n-first] = v.head.entry(n).Leaf
 		for i := tlog.StoredHashIndex(0, n); i < tlog.StoredHashIndex(0, n+1); i++ {
 			hashes[i-hashStart] = v.head.hash(i)[:]

@@ -80,7 +80,7 @@ func (v *auditor) walk(p *pages.Reader, bucket string, fn func(name, value []byt
 // indexEntry checks a lookup entry against its record. It returns the record's index, or -1 if they disagree.
 func (v *auditor) indexEntry(p *pages.Reader, bucket string, name, value []byte) int64 {
 	n, err := recordOf(bucket, name, value)
-	if err != nil || n >= v.filed {
+	if err != nil || n >= v.flushed {
 		return -1 // reported by file, or newer than the verified journal
 	}
 	id, asked := v.asks(p, n, bucket, name)
@@ -143,7 +143,7 @@ func (v *auditor) chunk(bucket string, name, value []byte) {
 	}
 	for entry := range slices.Chunk(value, runEntry) {
 		n, err := recordOf(bucket, entry, nil)
-		if err != nil || n >= v.filed || bytes.Compare(entry[8:], name[:8]) < 0 {
+		if err != nil || n >= v.flushed || bytes.Compare(entry[8:], name[:8]) < 0 {
 			v.report(-1, uuid.Nil, "lookup", "%s: entry %x refers to a record outside its run", bucket, entry)
 			continue
 		}
@@ -156,7 +156,7 @@ func (v *auditor) chunk(bucket string, name, value []byte) {
 
 // wrongInRuns reports the entries of a bucket of runs without a record, and the records without an entry.
 func (v *auditor) wrongInRuns(p *pages.Reader, bucket string) error {
-	right := make([]bool, v.filed)
+	right := make([]bool, v.flushed)
 	err := v.walk(p, bucket, func(_, chunk []byte) {
 		for ; len(chunk) >= runEntry; chunk = chunk[runEntry:] {
 			if n := v.indexEntry(p, bucket, chunk[:runEntry], nil); n >= 0 {
@@ -164,7 +164,7 @@ func (v *auditor) wrongInRuns(p *pages.Reader, bucket string) error {
 			}
 		}
 	})
-	for n := int64(0); n < v.filed && err == nil; n++ {
+	for n := int64(0); n < v.flushed && err == nil; n++ {
 		if right[n] {
 			continue
 		}

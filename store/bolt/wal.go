@@ -40,8 +40,8 @@ const (
 	frameSum    = 20   // offset of the sum
 	frameAlign  = 4096 // the unit that disks write; frames do not share one
 
-	// walSize holds about 9,000 records, which the filer flushes in at most a third of a second. The flush of a half
-	// begins when it is half full, which leaves room for three times as many records during the flush.
+	// walSize holds about 9,000 records, which the checkpointer flushes in at most a third of a second. The flush of a
+	// half begins when it is half full, which leaves room for three times as many records during the flush.
 	walSize   = 8 << 20
 	maxWAL    = 1 << 30 // attestd never writes a larger one
 	walSuffix = "-wal"
@@ -205,8 +205,8 @@ func fdatasync(f *os.File) error {
 	}
 }
 
-// turn switches to the other half. All frames in it are flushed.
-func (w *wal) turn() {
+// switchHalf switches to the other half. All frames in it are flushed.
+func (w *wal) switchHalf() {
 	w.start = w.half - w.start
 	w.next = w.start
 }

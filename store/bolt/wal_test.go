@@ -341,13 +341,13 @@ func TestMoreThanAHalfOfTheWriteAheadLog(t *testing.T) {
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	path, key := newPath(t), newLogKey(t)
-	check(t, bolt.Settle(path, key.Verifier)) // the write-ahead log does not exist
+	check(t, bolt.FlushWAL(path, key.Verifier)) // the write-ahead log does not exist
 	fill(t, held(t, path, options(key)), 3)
 	left := crashed(t, path)
-	if err := bolt.Settle(left, newLogKey(t).Verifier); !errors.Is(err, bolt.ErrOtherLog) {
+	if err := bolt.FlushWAL(left, newLogKey(t).Verifier); !errors.Is(err, bolt.ErrOtherLog) {
 		t.Errorf("by another log's key: %v", err)
 	}
-	check(t, bolt.Settle(left, key.Verifier))
+	check(t, bolt.FlushWAL(left, key.Verifier))
 	if names, _ := filepath.Glob(left + "*"); len(names) != 1 {
 		t.Errorf("%v are left", names)
 	}

@@ -50,12 +50,12 @@ type op = queue.Op[change]
 // appends reports whether the change appends leaves.
 func (c *change) appends() bool { return c.record != nil || c.event != nil || c.leaves != nil }
 
-// writer writes the queue's batches: leaves to the write-ahead log, API keys to the file. Its filer flushes the leaves
-// into the file.
+// writer writes the queue's batches: leaves to the write-ahead log, API keys to the file. Its checkpointer flushes the
+// leaves into the file.
 type writer struct {
-	store *Store
-	queue *queue.Queue[change]
-	filer *filer
+	store        *Store
+	queue        *queue.Queue[change]
+	checkpointer *checkpointer
 
 	failed chan error            // receives the fault once
 	fault  atomic.Pointer[error] // the final error, after which all writes are refused; set by fail
@@ -72,9 +72,9 @@ type writer struct {
 }
 
 func newWriter(s *Store, frontier appliance.Frontier) *writer {
-	w := &writer{store: s, frontier: frontier, filer: newFiler(s), failed: make(chan error, 1)}
-	w.filer.writer, w.filer.sealed = w, len(s.recent.segments) > 0
-	go w.filer.run()
+	w := &writer{store: s, frontier: frontier, checkpointer: newFiler(s), failed: make(chan error, 1)}
+	w.checkpointer.writer, w.checkpointer.sealed = w, len(s.recent.segments) > 0
+	go w.checkpointer.run()
 	w.queue = queue.New(queue.Options[change]{Write: w.write, Every: flushInterval, Pending: s.opts.Pending})
 	return w
 }
@@ -82,7 +82,7 @@ func newWriter(s *Store, frontier appliance.Frontier) *writer {
 // end writes the queued changes and flushes them into the file.
 func (w *writer) end() {
 	w.queue.Close()
-	w.filer.close()
+	w.checkpointer.close()
 }
 
 // submit queues a change and waits for it until ctx ends.
@@ -106,7 +106,7 @@ func (w *writer) write(ops []*op, last bool) error {
 	b := &batch{writer: w, ops: ops, last: last}
 	w.store.commits.begin()
 	defer w.store.commits.end()
-	return w.judge(b.write())
+	return w.finalOrRetry(b.write())
 }
 
 // refusal returns the final error, or nil.
@@ -117,17 +117,17 @@ func (w *writer) refusal() error {
 	return nil
 }
 
-// judge decides whether an error is final, and returns the error for the waiters.
+// finalOrRetry decides whether an error is final, and returns the error for the waiters.
 //
 // If the disk was full or read-only, the batch was not published, and the next write may succeed. Every other error is
 // final. After a failed fsync, the kernel may have marked the lost pages as clean, so that reading them back or syncing
 // again seems to succeed (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020;
 // PostgreSQL's "fsyncgate", 2018). Only a new process that reads the disk can be trusted: see forgetCached.
-func (w *writer) judge(err error) error {
+func (w *writer) finalOrRetry(err error) error {
 	if err == nil {
 		return nil
 	}
-	answer, judged := errors.AsType[*appliance.Error](err) // the filer has judged it
+	answer, judged := errors.AsType[*appliance.Error](err) // the checkpointer has judged it
 	switch {
 	case w.refusal() != nil:
 		return w.refusal()
@@ -215,8 +215,8 @@ func (b *batch) write() error {
 // writeLeaves appends the leaves, syncs and publishes them.
 func (b *batch) writeLeaves() error {
 	w := b.writer
-	w.filer.mu.Lock()
-	defer w.filer.mu.Unlock()
+	w.checkpointer.mu.Lock()
+	defer w.checkpointer.mu.Unlock()
 	if err := b.append(); err != nil || len(b.next.entries) == 0 {
 		return err
 	}
@@ -226,7 +226,7 @@ func (b *batch) writeLeaves() error {
 		return fmt.Errorf("sign checkpoint: %w", err)
 	}
 	b.next.checkpoint = h.checkpoint
-	if err := w.filer.persist(b.next); err != nil {
+	if err := w.checkpointer.persist(b.next); err != nil {
 		return err
 	}
 	// The head is published before the callers are answered, so that Checkpoint covers every entry that Append has

@@ -14,8 +14,8 @@ type Room struct {
 	ReadOnly bool  // mounted read-only, or made so by the kernel after a fault
 }
 
-// Look returns the Room of the file system with the folder of path. The file itself need not exist.
-func Look(path string) (Room, error) {
+// FreeSpace returns the Room of the file system with the folder of path. The file itself need not exist.
+func FreeSpace(path string) (Room, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(path), &fs); err != nil {
 		return Room{}, fmt.Errorf("read the free space: %w", err)

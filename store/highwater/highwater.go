@@ -53,12 +53,12 @@ type Journal struct {
 
 	newest newestFile
 
-	wake    chan struct{} // has an element if a check is due now
-	soon    atomic.Bool   // a check is due after Every
-	stop    context.CancelFunc
-	ended   chan struct{} // closed after run has returned
-	looking sync.Mutex    // held by look; protects the fields below it
-	told    bool          // Continued has been called
+	wake            chan struct{} // has an element if a check is due now
+	soon            atomic.Bool   // a check is due after Every
+	stop            context.CancelFunc
+	ended           chan struct{} // closed after run has returned
+	checking        sync.Mutex    // held by look; protects the fields below it
+	continuedCalled bool          // Continued has been called
 	// the reason that the mark is unusable: ErrDamaged, ErrOtherLog or fs.ErrNotExist; nil if it is usable
 	problem error
 	foreign []byte // content of the file with ErrOtherLog
@@ -96,7 +96,7 @@ func Open(ctx context.Context, path string, journal appliance.Journal, o Options
 		return j, nil
 	}
 	if !o.Shared {
-		j.look(ctx)
+		j.checkHead(ctx)
 		go j.run(running)
 		return j, nil
 	}
@@ -104,7 +104,7 @@ func Open(ctx context.Context, path string, journal appliance.Journal, o Options
 	j.state.Store(&state{mark: j.Mark()})
 	looked := make(chan struct{})
 	go func() {
-		j.look(running)
+		j.checkHead(running)
 		close(looked)
 		j.run(running)
 	}()
@@ -162,7 +162,7 @@ func (j *Journal) Close() error {
 	if j.opts.OnDemand {
 		return nil
 	}
-	j.look(context.Background())
+	j.checkHead(context.Background())
 	s := j.state.Load()
 	if s.lost != nil || s.failed != nil {
 		return s.failed
@@ -193,7 +193,7 @@ func (j *Journal) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		j.look(ctx)
+		j.checkHead(ctx)
 	}
 }
 
@@ -251,9 +251,9 @@ func (j *Journal) AppendEvent(ctx context.Context, event appliance.Event) (appli
 func (j *Journal) refusal(ctx context.Context) error {
 	s := j.state.Load()
 	if j.opts.OnDemand { // the background checks do not run
-		j.looking.Lock()
+		j.checking.Lock()
 		err := j.find(ctx, s, nil).err
-		j.looking.Unlock()
+		j.checking.Unlock()
 		if loss, lost := errors.AsType[*Loss](err); lost {
 			return loss.refusal()
 		}
@@ -373,7 +373,7 @@ func (j *Journal) cover(ctx context.Context, signed []byte) error {
 	j.waiting = append(j.waiting, w)
 	j.mu.Unlock()
 	if j.opts.OnDemand {
-		j.look(ctx)
+		j.checkHead(ctx)
 	} else {
 		j.signal()
 	}

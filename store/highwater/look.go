@@ -52,17 +52,17 @@ func (l *Loss) refusal() error {
 	}
 }
 
-// finding is the result of find.
-type finding struct {
+// comparison is the result of find.
+type comparison struct {
 	head Mark
 	err  error // a *Loss, or the error that prevented the comparison
 }
 
-// look checks the head: it compares the head with the mark and all later entries, raises the mark, and wakes the
-// waiters. Calls are serialized.
-func (j *Journal) look(ctx context.Context) {
-	j.looking.Lock()
-	defer j.looking.Unlock()
+// checkHead checks the head: it compares the head with the mark and all later entries, raises the mark, and wakes the
+// waiters. Calls are serialised.
+func (j *Journal) checkHead(ctx context.Context) {
+	j.checking.Lock()
+	defer j.checking.Unlock()
 	j.mu.Lock()
 	waiting := j.waiting
 	j.waiting = nil
@@ -72,7 +72,7 @@ func (j *Journal) look(ctx context.Context) {
 	j.soon.Store(false)
 	before := j.state.Load()
 	found := j.find(ctx, before, waiting)
-	after := j.judge(before, found)
+	after := j.nextState(before, found)
 	j.state.Store(after)
 	j.report(before, after)
 	if _, lost := errors.AsType[*Loss](found.err); after.failed != nil || found.err != nil && !lost {
@@ -96,22 +96,22 @@ func (s *state) answer(err error) error {
 
 // find compares the head with the mark, with the leaves appended here, and with the waiters' checkpoints. All of these
 // were committed before find reads the head.
-func (j *Journal) find(ctx context.Context, s *state, waiting []*waiter) finding {
+func (j *Journal) find(ctx context.Context, s *state, waiting []*waiter) comparison {
 	size, leaf := j.last.get()
 	signed, err := j.Journal.Checkpoint(ctx)
 	if err != nil {
-		return finding{err: err}
+		return comparison{err: err}
 	}
 	if j.problem == nil && s.lost == nil && string(signed) == string(s.mark.Signed) && len(waiting) == 0 {
-		return finding{head: s.mark}
+		return comparison{head: s.mark}
 	}
 	head, err := parse(signed, j.opts.Key.Verifier)
 	if err != nil {
-		return finding{head: Mark{Signed: signed}, err: j.otherLog(ctx, signed, err)}
+		return comparison{head: Mark{Signed: signed}, err: j.otherLog(ctx, signed, err)}
 	}
 	if j.problem != nil {
 		if err := j.adopt(ctx, head); err != nil {
-			return finding{head, err}
+			return comparison{head, err}
 		}
 	}
 	t := newTiles(ctx, j.Journal, head.Tree.N)
@@ -130,15 +130,15 @@ func (j *Journal) find(ctx context.Context, s *state, waiting []*waiter) finding
 			if m.Tree.N > s.mark.Tree.N {
 				j.higher = &m
 			}
-			return finding{head, lossOr(err, m, head)}
+			return comparison{head, lossOr(err, m, head)}
 		}
 	}
 	if size > 0 {
 		if err := t.has(head.Tree, size-1, leaf); err != nil {
-			return finding{head, lossOr(err, s.mark, head)}
+			return comparison{head, lossOr(err, s.mark, head)}
 		}
 	}
-	return finding{head: head}
+	return comparison{head: head}
 }
 
 // lossOr turns err into a Loss if it means a loss.
@@ -151,8 +151,8 @@ func lossOr(err error, mark, head Mark) error {
 	return err
 }
 
-// judge computes the next state. It writes the mark if the head is larger.
-func (j *Journal) judge(s *state, f finding) *state {
+// nextState computes the next state. It writes the mark if the head is larger.
+func (j *Journal) nextState(s *state, f comparison) *state {
 	next := *s
 	if loss, ok := errors.AsType[*Loss](f.err); ok {
 		next.lost, next.at = loss, time.Now()
@@ -250,8 +250,8 @@ func (j *Journal) otherLog(ctx context.Context, signed []byte, cause error) erro
 	case err != nil:
 		return loss
 	}
-	if !j.told && j.opts.Continued != nil {
-		j.told = true
+	if !j.continuedCalled && j.opts.Continued != nil {
+		j.continuedCalled = true
 		j.opts.Continued(next, secret)
 	}
 	loss.Why, loss.Remedy = "the journal continues as "+next.Verifier.Name(), "to use that log, run: systemctl "+

@@ -183,12 +183,12 @@ func (b *batch) begin(ctx context.Context, conn *pgxpool.Conn) error {
 	if b.taken {
 		q.Queue("SELECT index, leaf FROM records WHERE id = ANY($1)", b.ids()).Query(b.scanIDs)
 	}
-	b.ask(q)
+	b.queueConditions(q)
 	if err := conn.SendBatch(ctx, q).Close(); err != nil {
 		return fmt.Errorf("lock the head: %w", err)
 	}
 	made := b.now
-	if err := b.look(); err != nil {
+	if err := b.verifyHead(); err != nil {
 		return err
 	}
 	var err error
@@ -199,7 +199,7 @@ func (b *batch) begin(ctx context.Context, conn *pgxpool.Conn) error {
 		return err
 	}
 	q = new(pgx.Batch) // the time has changed, and conditions may ask for another period
-	if b.ask(q); q.Len() == 0 {
+	if b.queueConditions(q); q.Len() == 0 {
 		return nil
 	}
 	if err := conn.SendBatch(ctx, q).Close(); err != nil {
@@ -217,8 +217,8 @@ func (b *batch) proveFound(ctx context.Context) error {
 	return b.past.prove(ctx, b.store, b.head)
 }
 
-// look verifies the locked head.
-func (b *batch) look() error {
+// verifyHead verifies the locked head.
+func (b *batch) verifyHead() error {
 	s := b.store
 	known := s.safe.Load()
 	if err := s.check(b.head, known); err != nil {

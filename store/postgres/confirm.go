@@ -18,7 +18,7 @@ import (
 type confirmer struct {
 	store  *Store
 	pool   *pgxpool.Pool
-	shared flight[time.Time]
+	shared sharedCall[time.Time]
 	last   atomic.Int64  // time of the last success, Unix nanoseconds of the system clock
 	left   atomic.Uint32 // process ID of a backend that still waits in an abandoned COMMIT, 0 if none
 }

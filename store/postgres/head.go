@@ -301,24 +301,24 @@ func (s *Store) Head(ctx context.Context) (Head, error) {
 	return Head{Log: h.log, Size: h.tree.N, Root: h.tree.Hash, Checkpoint: h.checkpoint, Last: h.last}, nil
 }
 
-// flight shares one run of some work among concurrent callers. The run begins after each of them has called. The zero
-// value is ready.
-type flight[T any] struct {
+// sharedCall shares one run of some work among concurrent callers. The run begins after each of them has called. The
+// zero value is ready.
+type sharedCall[T any] struct {
 	mu      sync.Mutex
 	running bool
-	next    *turn[T] // callers that arrived during the run
+	next    *sharedResult[T] // callers that arrived during the run
 }
 
-type turn[T any] struct {
+type sharedResult[T any] struct {
 	done  chan struct{}
 	value T
 	err   error
 }
 
-func (f *flight[T]) do(ctx context.Context, work func() (T, error)) (value T, err error) {
+func (f *sharedCall[T]) do(ctx context.Context, work func() (T, error)) (value T, err error) {
 	f.mu.Lock()
 	if f.next == nil {
-		f.next = &turn[T]{done: make(chan struct{})}
+		f.next = &sharedResult[T]{done: make(chan struct{})}
 	}
 	mine := f.next
 	if !f.running {
@@ -334,7 +334,7 @@ func (f *flight[T]) do(ctx context.Context, work func() (T, error)) (value T, er
 	}
 }
 
-func (f *flight[T]) run(work func() (T, error)) {
+func (f *sharedCall[T]) run(work func() (T, error)) {
 	for {
 		f.mu.Lock()
 		t := f.next

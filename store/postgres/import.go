@@ -33,8 +33,8 @@ func (s *Store) Import(ctx context.Context, first int64, leaves [][]byte) error 
 		if h.tree.N != first {
 			return fmt.Errorf("record %d cannot be next: the journal has %d records", first, h.tree.N)
 		}
-		i := &intake{head: h, frontier: h.frontier.Clone(), continued: h.continued}
-		if err := i.take(leaves); err != nil {
+		i := &importRows{head: h, frontier: h.frontier.Clone(), continued: h.continued}
+		if err := i.addAll(leaves); err != nil {
 			return err
 		}
 		return i.write(ctx, tx)
@@ -111,8 +111,8 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx) (*head, error) {
 	return h, err
 }
 
-// intake collects the rows of imported leaves.
-type intake struct {
+// importRows collects the rows of imported leaves.
+type importRows struct {
 	head      *head
 	frontier  appliance.Frontier
 	continued int64
@@ -122,7 +122,7 @@ type intake struct {
 	last  time.Time
 }
 
-func (i *intake) take(leaves [][]byte) error {
+func (i *importRows) addAll(leaves [][]byte) error {
 	entries := make([]appliance.Entry, len(leaves))
 	for k, leaf := range leaves {
 		var err error
@@ -145,7 +145,7 @@ func continues(e appliance.Entry) bool {
 	return e.Event != nil && e.Event.Kind == appliance.EventLogContinued
 }
 
-func (i *intake) add(e appliance.Entry) {
+func (i *importRows) add(e appliance.Entry) {
 	hash := tlog.RecordHash(e.Leaf)
 	i.roots = appendRoots(i.roots, i.frontier.Add(nil, hash), e.Index)
 	if at := e.Time(); at.After(i.last) && !continues(e) {
@@ -163,7 +163,7 @@ func recordRow(e appliance.Entry, index int64, hash tlog.Hash) []any {
 var recordColumns = []string{"index",
 	"id", "key_id", "idempotency_key", "time", "hash", "leaf", "digest", "unspendable"}
 
-func (i *intake) write(ctx context.Context, tx pgx.Tx) error {
+func (i *importRows) write(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"records"}, recordColumns, pgx.CopyFromRows(i.rows)); err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ const usedStep = 30 * time.Second
 // version of the keys under the head's lock.
 type Keys struct {
 	store *Store
-	asked flight[struct{}]
+	asked sharedCall[struct{}]
 	// start of the running change, in Unix nanoseconds of the system's clock; 0 if no change is running
 	begun atomic.Int64
 

@@ -121,8 +121,8 @@ func (f *seenFile) of(log string) versions {
 	return f.kept
 }
 
-// keep stores the versions of a checked head if they are higher.
-func (f *seenFile) keep(h *head) error {
+// store stores the versions of a checked head if they are higher.
+func (f *seenFile) store(h *head) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	next := versions{Log: h.log, Keys: h.keys, Stops: h.stops}

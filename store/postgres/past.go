@@ -223,8 +223,8 @@ func (b *batch) questions() (all []appliance.PastQuery) {
 	return all
 }
 
-// ask queues the queries of all conditions.
-func (b *batch) ask(q *pgx.Batch) { b.past.queue(q, b.questions(), b.store.counts.Known) }
+// queueConditions queues the queries of all conditions.
+func (b *batch) queueConditions(q *pgx.Batch) { b.past.queue(q, b.questions(), b.store.counts.Known) }
 
 // admit calls the conditions of a record.
 func (b *batch) admit(conditions []appliance.Condition, l leaf) error {

@@ -104,7 +104,7 @@ type Store struct {
 	head    atomic.Pointer[head] // the newest one read; nil before the first
 	safe    atomic.Pointer[head] // the newest one that the synchronous standbys have; nil before the first
 	offset  atomic.Int64         // database's clock minus this machine's, in nanoseconds
-	reads   flight[*head]
+	reads   sharedCall[*head]
 	resets  atomic.Int64  // number of times that a stale connection for reads was found
 	counts  counts.Counts // of committed records, by index in the table
 	tiles   tileCache

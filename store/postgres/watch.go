@@ -25,7 +25,7 @@ const (
 // the last poll.
 type watch struct {
 	store  *Store
-	state  atomic.Pointer[sight]
+	state  atomic.Pointer[pollResult]
 	first  chan struct{} // closed after the first poll
 	ending chan struct{}
 	ended  chan struct{}
@@ -33,8 +33,8 @@ type watch struct {
 	flushed time.Time // owned by run
 }
 
-// sight is the result of a poll.
-type sight struct {
+// pollResult is the result of a poll.
+type pollResult struct {
 	at  time.Time // by this process's own clock
 	err error
 }
@@ -50,12 +50,12 @@ func (w *watch) run() {
 	var once sync.Once
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
-		err := w.look(ctx)
+		err := w.poll(ctx)
 		w.saw(err)
 		once.Do(func() { close(w.first) })
 		if err == nil && !w.store.opts.ReadOnly {
 			w.free(ctx)
-			w.tell(ctx)
+			w.flushKeyUse(ctx)
 		}
 		cancel()
 		select {
@@ -79,7 +79,7 @@ func (w *watch) close() {
 
 // saw records the result of a poll and logs a change.
 func (w *watch) saw(err error) {
-	before := w.state.Swap(&sight{at: time.Now(), err: err})
+	before := w.state.Swap(&pollResult{at: time.Now(), err: err})
 	logger := w.store.opts.Logger
 	switch {
 	case err != nil && (before == nil || before.err == nil):
@@ -89,11 +89,11 @@ func (w *watch) saw(err error) {
 	}
 }
 
-// look polls: it reads, verifies and confirms the head, and refreshes the keys.
-func (w *watch) look(ctx context.Context) error {
+// poll polls: it reads, verifies and confirms the head, and refreshes the keys.
+func (w *watch) poll(ctx context.Context) error {
 	s := w.store
 	known := s.safe.Load()
-	h, err := w.ask(ctx)
+	h, err := w.readHead(ctx)
 	if err != nil {
 		if stateOf(err) == stateReadOnly || !aborted(err) {
 			s.read.Reset() // a demoted primary has an old journal
@@ -105,7 +105,7 @@ func (w *watch) look(ctx context.Context) error {
 		if err := s.claim(ctx); err != nil {
 			return explain(err)
 		}
-		return w.look(ctx)
+		return w.poll(ctx)
 	}
 	if err != nil {
 		return err
@@ -115,14 +115,14 @@ func (w *watch) look(ctx context.Context) error {
 		return explain(err)
 	}
 	s.head.Store(s.safe.Load()) // drops a head that was never confirmed
-	if err := s.seen.keep(h); err != nil {
+	if err := s.seen.store(h); err != nil {
 		return err
 	}
 	return s.keys.refresh(ctx, h)
 }
 
-// ask reads the head and the clock in one query.
-func (w *watch) ask(ctx context.Context) (*head, error) {
+// readHead reads the head and the clock in one query.
+func (w *watch) readHead(ctx context.Context) (*head, error) {
 	s := w.store
 	var r row
 	var clock time.Time
@@ -168,8 +168,8 @@ func (w *watch) free(ctx context.Context) {
 	}
 }
 
-// tell stores the last uses of API keys every flushEvery.
-func (w *watch) tell(ctx context.Context) {
+// flushKeyUse stores the last uses of API keys every flushEvery.
+func (w *watch) flushKeyUse(ctx context.Context) {
 	now := time.Now()
 	if now.Sub(w.flushed) >= flushEvery {
 		w.flushed = now

@@ -56,7 +56,7 @@ func TestTheTimeIsPartOfARedemption(t *testing.T) {
 	advance(t, s, other, 5, again)
 	halted := lie
 	halted.Judgement = chain.Judgement{Verdict: chain.Unknown, Reports: []string{one, other}, Open: true, Halted: true}
-	if err := s.Judge(name, []chain.Redemption{halted}); err != nil {
+	if err := s.SetVerdicts(name, []chain.Redemption{halted}); err != nil {
 		t.Fatal(err)
 	}
 	err = s.Each(func(r chain.Redemption) error {

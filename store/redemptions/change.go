@@ -36,7 +36,7 @@ func (s *Store) Advance(name, rpc string, to chain.Block, found []chain.Redempti
 }
 
 func (s *Store) checkRoom() error {
-	room, err := disk.Look(s.db.Path())
+	room, err := disk.FreeSpace(s.db.Path())
 	if err == nil && room.Free < s.minFree {
 		err = fmt.Errorf("%d bytes are free, but %d are reserved for the journal", room.Free, s.minFree)
 	}
@@ -193,8 +193,8 @@ func (s *Store) Open(name string) (open []chain.Redemption, err error) {
 	return open, err
 }
 
-// Judge implements chain.Store.
-func (s *Store) Judge(name string, judged []chain.Redemption) error {
+// SetVerdicts implements chain.Store.
+func (s *Store) SetVerdicts(name string, judged []chain.Redemption) error {
 	if len(judged) == 0 {
 		return nil
 	}

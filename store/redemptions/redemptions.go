@@ -50,7 +50,7 @@ var (
 	keyCount          = []byte("count")
 )
 
-// keptAnchors is how many positions of an RPC are kept, newest first. A deeper reorganization makes the watchtower read
+// keptAnchors is how many positions of an RPC are kept, newest first. A deeper reorganisation makes the watchtower read
 // the chain again.
 const keptAnchors = 1024
 

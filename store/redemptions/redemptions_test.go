@@ -155,7 +155,7 @@ func TestVerdictsAreKept(t *testing.T) {
 	stale := open[1]
 	stale.Verdict = chain.Disputed
 	advance(t, s, other, 5, redeemed(4, 2)) // between the read and the verdict
-	if err := s.Judge(name, []chain.Redemption{known, stale, redeemed(99, 9)}); err != nil {
+	if err := s.SetVerdicts(name, []chain.Redemption{known, stale, redeemed(99, 9)}); err != nil {
 		t.Fatal(err)
 	}
 	found, err := s.ByHash(known.Hash)

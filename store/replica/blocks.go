@@ -8,11 +8,11 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// A bucket of postings stores its keys in blocks. The value under a block's name (see laps) holds all keys of the
-// block, in order. bbolt spends 16 bytes per key, and neighboring keys of one length are similar, so a block is a table
-// with a column per byte position. A column with the same byte in all keys is stored once. A column with at most 16
-// different bytes, such as hex digits, takes half a byte per key. All keys of a block take the same room, so a key is
-// found without decoding the others.
+// A bucket of postings stores its keys in blocks. The value under a block's name (see generations) holds all keys of
+// the block, in order. bbolt spends 16 bytes per key, and neighbouring keys of one length are similar, so a block is a
+// table with a column per byte position. A column with the same byte in all keys is stored once. A column with at most
+// 16 different bytes, such as hex digits, takes half a byte per key. All keys of a block take the same room, so a key
+// is found without decoding the others.
 //
 //	keys, columns   varints; the last two columns are the length of the key, which may be shorter than the others
 //	each column     its kind: columnSame and the byte, columnHex, columnRaw, or the number of different bytes and these
@@ -24,7 +24,7 @@ const (
 
 	// blockRoom is how many bytes a block and its first key may take, so that blocksOfPage of them fill a page. bbolt
 	// uses pageOverhead of each page, and as much for each key.
-	blockRoom    = (pageSize-pageOverhead)/blocksOfPage - pageOverhead - lapSize - sealSize
+	blockRoom    = (pageSize-pageOverhead)/blocksOfPage - pageOverhead - generationSize - sealSize
 	blocksOfPage = 8
 	pageOverhead = 16
 
@@ -306,13 +306,15 @@ func (l *layout) fill(entry []byte) {
 
 // blockCursor iterates over the keys of a bucket of blocks. A key is valid until the next move.
 type blockCursor struct {
-	laps  laps
-	first []byte // first key of the current block; nil before the first move
-	block block
-	at    int
+	generations generations
+	first       []byte // first key of the current block; nil before the first move
+	block       block
+	at          int
 }
 
-func newBlockCursor(b *bbolt.Bucket) *blockCursor { return &blockCursor{laps: newLaps(b)} }
+func newBlockCursor(b *bbolt.Bucket) *blockCursor {
+	return &blockCursor{generations: newGenerations(b)}
+}
 
 // enter reads a block. It returns false if block is nil.
 func (c *blockCursor) enter(block, sealed []byte) bool {
@@ -320,7 +322,7 @@ func (c *blockCursor) enter(block, sealed []byte) bool {
 		c.first = nil
 		return false
 	}
-	c.first = block[lapSize:]
+	c.first = block[generationSize:]
 	c.block.read(block, sealed)
 	return true
 }
@@ -331,7 +333,7 @@ func (c *blockCursor) find(key []byte) bool {
 	if c.first != nil && bytes.Compare(c.first, key) <= 0 && bytes.Compare(key, c.block.at(c.block.keys-1)) <= 0 {
 		return true
 	}
-	return c.enter(c.laps.seekDown(key))
+	return c.enter(c.generations.seekDown(key))
 }
 
 // seek moves to the first key at or behind the given key.
@@ -352,7 +354,7 @@ func (c *blockCursor) seekDown(key []byte) []byte {
 		return nil
 	}
 	if c.at = c.block.search(key); c.at == c.block.keys {
-		c.laps.checkNext()
+		c.generations.checkNext()
 	} else if found := c.block.at(c.at); bytes.Equal(found, key) {
 		return found
 	}
@@ -361,7 +363,7 @@ func (c *blockCursor) seekDown(key []byte) []byte {
 
 // start moves to the first key of the bucket.
 func (c *blockCursor) start() []byte {
-	if !c.enter(c.laps.start()) {
+	if !c.enter(c.generations.start()) {
 		return nil
 	}
 	c.at = 0
@@ -376,7 +378,7 @@ func (c *blockCursor) next() []byte {
 }
 
 func (c *blockCursor) nextBlock() []byte {
-	if !c.enter(c.laps.next()) {
+	if !c.enter(c.generations.next()) {
 		return nil
 	}
 	c.at = 0
@@ -387,7 +389,7 @@ func (c *blockCursor) previous() []byte {
 	if c.at--; c.at >= 0 {
 		return c.block.at(c.at)
 	}
-	if !c.enter(c.laps.previous()) {
+	if !c.enter(c.generations.previous()) {
 		return nil
 	}
 	c.at = c.block.keys - 1

@@ -107,7 +107,7 @@ func rewriteBlocks(tx *bbolt.Tx, changes []postingChange, way int) (left []posti
 				left = append(left, change)
 			}
 		}
-		e.sweep(bucket, moved, len(changes)/4, removals(changes))
+		e.compact(bucket, moved, len(changes)/4, removals(changes))
 	}
 	return left, e.apply(bucket)
 }
@@ -219,7 +219,7 @@ func TestASweepRewritesNoBlockTwice(t *testing.T) {
 			var e edit
 			if all := sortedChanges(changes); sweep {
 				moved := slices.DeleteFunc(slices.Clone(all), func(c postingChange) bool { return c.remove })
-				e.sweep(bucket, moved, 0, removals(all))
+				e.compact(bucket, moved, 0, removals(all))
 			} else {
 				e.rewrite(bucket, all)
 			}

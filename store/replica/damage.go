@@ -185,7 +185,7 @@ func (r *Store) survive(before bool, err *error) {
 	debug.SetPanicOnFault(before)
 	switch cause := recover().(type) {
 	case nil:
-	case theirs:
+	case callerPanic:
 		panic(cause.cause)
 	default:
 		*err = r.broken(damaged(cause))
@@ -259,14 +259,14 @@ func (r *Store) end(tx *bbolt.Tx) {
 	}
 }
 
-// guarded is a snapshot of a file that may be damaged. A panic of bbolt or of this package becomes an error, and ends
-// the use of the replica. A panic of the caller's code inside yield is passed on.
-type guarded struct{ s *snapshot }
+// guardedSnapshot is a snapshot of a file that may be damaged. A panic of bbolt or of this package becomes an error,
+// and ends the use of the replica. A panic of the caller's code inside yield is passed on.
+type guardedSnapshot struct{ s *snapshot }
 
-var _ index.Snapshot = guarded{}
+var _ index.Snapshot = guardedSnapshot{}
 
 // guard runs read, unless ctx has ended or the replica is damaged.
-func guard[T any](ctx context.Context, g guarded, read func(s *snapshot) (T, error)) (result T, err error) {
+func guard[T any](ctx context.Context, g guardedSnapshot, read func(s *snapshot) (T, error)) (result T, err error) {
 	if err := ctx.Err(); err != nil {
 		return result, timeoutError(err)
 	}
@@ -277,17 +277,17 @@ func guard[T any](ctx context.Context, g guarded, read func(s *snapshot) (T, err
 	return read(g.s)
 }
 
-// theirs wraps a panic of yield, so that survive passes it on.
-type theirs struct{ cause any }
+// callerPanic wraps a panic of yield, so that survive passes it on.
+type callerPanic struct{ cause any }
 
 // guardEach runs read and passes on the panics of yield.
-func guardEach[T any](ctx context.Context, g guarded, yield func(T) error,
+func guardEach[T any](ctx context.Context, g guardedSnapshot, yield func(T) error,
 	read func(s *snapshot, yield func(T) error) error) error {
 	_, err := guard(ctx, g, func(s *snapshot) (struct{}, error) {
 		return struct{}{}, read(s, func(v T) error {
 			defer func() {
 				if cause := recover(); cause != nil {
-					panic(theirs{cause})
+					panic(callerPanic{cause})
 				}
 			}()
 			return yield(v)

@@ -64,7 +64,7 @@ func TestNoDamageIsServed(t *testing.T) {
 	}
 }
 
-// A damaged block name is detected or hides no key, although the order of names locates the keys of neighboring blocks.
+// A damaged block name is detected or hides no key, although the order of names locates the keys of neighbouring blocks.
 func TestADamagedNameHidesNoKeys(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -107,7 +107,7 @@ func TestADamagedNameHidesNoKeys(t *testing.T) {
 		}
 		check(t, db.Update(func(tx *bbolt.Tx) error {
 			var e edit
-			e.sweep(tx.Bucket([]byte("blocks")), []postingChange{{key: []byte(sorted[1000])}}, 0, nil)
+			e.compact(tx.Bucket([]byte("blocks")), []postingChange{{key: []byte(sorted[1000])}}, 0, nil)
 			return e.apply(tx.Bucket([]byte("blocks")))
 		}))
 	}

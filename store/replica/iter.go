@@ -219,12 +219,12 @@ type join struct {
 	at        []byte // a copy of the last result
 }
 
-func (j *join) seek(order []byte) []byte { return j.settle(j.members[0].seek(order)) }
+func (j *join) seek(order []byte) []byte { return j.firstCommon(j.members[0].seek(order)) }
 
-func (j *join) next() []byte { return j.settle(j.members[0].next()) }
+func (j *join) next() []byte { return j.firstCommon(j.members[0].next()) }
 
-// settle moves all members to the first common sort_order at or behind candidate.
-func (j *join) settle(candidate []byte) []byte {
+// firstCommon moves all members to the first common sort_order at or behind candidate.
+func (j *join) firstCommon(candidate []byte) []byte {
 	if candidate == nil {
 		return nil
 	}

@@ -52,8 +52,8 @@ const keptAside = 2
 // asideInfix separates the name of a replica from the time at which it was set aside.
 const asideInfix = ".damaged-"
 
-// Keep opens the replica at path. If that fails, it retries until Close.
-func Keep(path string, o KeepOptions) *Kept {
+// OpenAndRetry opens the replica at path. If that fails, it retries until Close.
+func OpenAndRetry(path string, o KeepOptions) *Kept {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

@@ -42,7 +42,7 @@ func filledReplica(t testing.TB, path string) (records []byte) {
 
 func keep(t testing.TB, path string) *Kept {
 	t.Helper()
-	k := Keep(path, KeepOptions{Options: Options{Now: func() time.Time {
+	k := OpenAndRetry(path, KeepOptions{Options: Options{Now: func() time.Time {
 		return storetest.ReplicaNow
 	}}, Retry: time.Millisecond})
 	t.Cleanup(func() {
@@ -345,7 +345,7 @@ func TestAReplicaThatAnotherProcessHasIsLeftAndTriedAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "replica.db")
 	other := openReplica(t, path)
 	fill(t, other, 10)
-	k := Keep(path, KeepOptions{Options: Options{LockTimeout: time.Millisecond}, Retry: time.Millisecond})
+	k := OpenAndRetry(path, KeepOptions{Options: Options{LockTimeout: time.Millisecond}, Retry: time.Millisecond})
 	defer k.Close()
 	if _, err := transfersOf(t, k); appliance.CodeOf(err) != appliance.CodeReplicaUnavailable {
 		t.Errorf("a replica that another has: %v", err)

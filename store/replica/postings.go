@@ -143,8 +143,8 @@ func (rw *rewriting) plan() {
 	case rw.recent == nil:
 		rw.toMain.rewrite(rw.main, last)
 	default:
-		moved, rest := rw.stretch(len(last))
-		rw.toMain.sweep(rw.main, moved, rest, removals(last))
+		moved, rest := rw.nextRange(len(last))
+		rw.toMain.compact(rw.main, moved, rest, removals(last))
 		for i := range moved {
 			moved[i].remove = true
 		}
@@ -191,8 +191,8 @@ const (
 	mostMoved   = 2      // keys moved per key added, at most
 )
 
-// stretch returns the keys that move from the recent bucket to the main one. The keys of a batch are scattered, so in a
-// large index each would rewrite a separate block. They gather in the small recent bucket instead. Each batch then
+// nextRange returns the keys that move from the recent bucket to the main one. The keys of a batch are scattered, so in
+// a large index each would rewrite a separate block. They gather in the small recent bucket instead. Each batch then
 // moves about as many keys as it adds, all from one contiguous range of the key space, so that they share blocks. The
 // next batch continues with the range that follows, at the position of the compaction (see lapEnd).
 //
@@ -206,7 +206,7 @@ const (
 // generation.
 //
 // The sequence of a bucket is the number of its keys.
-func (rw *rewriting) stretch(coming int) (moved []postingChange, rest int) {
+func (rw *rewriting) nextRange(coming int) (moved []postingChange, rest int) {
 	have, all := rw.recent.Sequence(), rw.main.Sequence()
 	keep := max(uint64(rw.recentKeys), uint64(math.Sqrt(float64(all)*float64(coming))), all/recentShare)
 	if have+uint64(coming) <= keep || have == 0 {
@@ -232,8 +232,8 @@ func (rw *rewriting) stretch(coming int) (moved []postingChange, rest int) {
 
 // lapEnd returns the key that the compaction of a bucket has reached, or nil if all blocks are of one generation.
 func lapEnd(bucket *bbolt.Bucket) []byte {
-	if l := newLaps(bucket); l.oldest != nil && l.newest() != binary.BigEndian.Uint32(l.oldest) {
-		return l.oldest[lapSize:]
+	if l := newGenerations(bucket); l.oldest != nil && l.newest() != binary.BigEndian.Uint32(l.oldest) {
+		return l.oldest[generationSize:]
 	}
 	return nil
 }
@@ -242,10 +242,10 @@ func lapEnd(bucket *bbolt.Bucket) []byte {
 func (e *edit) rewrite(bucket *bbolt.Bucket, changes []postingChange) {
 	w := newBlockWriter(e, bucket)
 	for len(changes) > 0 {
-		w.begin(w.laps.lap)
-		block, sealed := w.laps.seekDown(changes[0].key)
+		w.begin(w.generations.generation)
+		block, sealed := w.generations.seekDown(changes[0].key)
 		if block == nil {
-			block, sealed = w.laps.start()
+			block, sealed = w.generations.start()
 		}
 		changes = w.rewrite(block, sealed, changes, nil)
 	}
@@ -254,40 +254,40 @@ func (e *edit) rewrite(bucket *bbolt.Bucket, changes []postingChange) {
 // rewriteAll is rewrite for changes that touch most blocks. All blocks become part of the next generation.
 func (e *edit) rewriteAll(bucket *bbolt.Bucket, changes []postingChange) {
 	w := newBlockWriter(e, bucket)
-	lap := w.laps.newest() + 1
-	w.begin(func([]byte) uint32 { return lap })
-	block, sealed := w.laps.start()
+	generation := w.generations.newest() + 1
+	w.begin(func([]byte) uint32 { return generation })
+	block, sealed := w.generations.start()
 	w.rewrite(block, sealed, changes, func([]byte) bool { return true })
 }
 
-// sweep continues the compaction of a bucket. It merges moved, a range of keys from lapEnd on, with the blocks in that
-// range, and rewrites up to rest keys behind it. The removals may be anywhere in the bucket.
-func (e *edit) sweep(bucket *bbolt.Bucket, moved []postingChange, rest int, removed []postingChange) {
+// compact continues the compaction of a bucket. It merges moved, a range of keys from lapEnd on, with the blocks in
+// that range, and rewrites up to rest keys behind it. The removals may be anywhere in the bucket.
+func (e *edit) compact(bucket *bbolt.Bucket, moved []postingChange, rest int, removed []postingChange) {
 	if len(moved) == 0 && rest == 0 {
 		e.rewrite(bucket, removed)
 		return
 	}
 	w := newBlockWriter(e, bucket)
-	lap, last := w.laps.newest(), []byte(nil)
+	generation, last := w.generations.newest(), []byte(nil)
 	if len(moved) > 0 {
 		last = moved[len(moved)-1].key
 	}
-	first, _ := w.laps.start()
-	block, sealed := w.laps.end() // the last block of the generation, which may have room left
+	first, _ := w.generations.start()
+	block, sealed := w.generations.end() // the last block of the generation, which may have room left
 	if lapEnd(bucket) == nil {
-		block, sealed = w.laps.start()
-		lap++
+		block, sealed = w.generations.start()
+		generation++
 	}
 	// Removals before from concern earlier blocks. The first block has no earlier ones.
 	var from []byte
 	if !bytes.Equal(block, first) {
-		from = block[lapSize:]
+		from = block[generationSize:]
 	}
 	at, _ := slices.BinarySearchFunc(removed, from, func(c postingChange, key []byte) int {
 		return bytes.Compare(c.key, key)
 	})
 	e.rewrite(bucket, removed[:at])
-	w.begin(func([]byte) uint32 { return lap })
+	w.begin(func([]byte) uint32 { return generation })
 	removed = w.rewrite(block, sealed, mergeChanges(moved, removed[at:]), func(first []byte) bool {
 		if bytes.Compare(first, last) <= 0 {
 			return true
@@ -298,22 +298,23 @@ func (e *edit) sweep(bucket *bbolt.Bucket, moved []postingChange, rest int, remo
 	e.rewrite(bucket, removed)
 }
 
-// blockWriter rewrites neighboring blocks.
+// blockWriter rewrites neighbouring blocks.
 type blockWriter struct {
 	to                *edit
-	laps              laps
-	lap               func(first []byte) uint32 // the generation of a block to write
+	generations       generations
+	generation        func(first []byte) uint32 // the generation of a block to write
 	block             block                     // the block being merged
 	current, previous *blockPacker
 	appended          bool // the last changes came after all existing keys
 }
 
 func newBlockWriter(to *edit, bucket *bbolt.Bucket) *blockWriter {
-	return &blockWriter{to: to, laps: newLaps(bucket), current: new(blockPacker), previous: new(blockPacker)}
+	return &blockWriter{to: to, generations: newGenerations(bucket), current: new(blockPacker),
+		previous: new(blockPacker)}
 }
 
-func (w *blockWriter) begin(lap func(first []byte) uint32) {
-	w.lap = lap
+func (w *blockWriter) begin(generation func(first []byte) uint32) {
+	w.generation = generation
 	w.current.reset()
 	w.previous.reset()
 }
@@ -325,13 +326,13 @@ func (w *blockWriter) rewrite(block, sealed []byte, changes []postingChange,
 	for {
 		var next, nextSealed []byte
 		if block != nil {
-			next, nextSealed = w.laps.next()
+			next, nextSealed = w.generations.next()
 		}
 		end := 0
-		for end < len(changes) && (next == nil || bytes.Compare(changes[end].key, next[lapSize:]) < 0) {
+		for end < len(changes) && (next == nil || bytes.Compare(changes[end].key, next[generationSize:]) < 0) {
 			end++
 		}
-		if end == 0 && (block == nil || also == nil || !also(block[lapSize:])) {
+		if end == 0 && (block == nil || also == nil || !also(block[generationSize:])) {
 			break
 		}
 		if w.block.keys = 0; block != nil {
@@ -416,7 +417,7 @@ func (w *blockWriter) end(ofLap bool) {
 func (w *blockWriter) write(p *blockPacker) {
 	if len(p.ends) > 0 {
 		first := p.key(0)
-		name := binary.BigEndian.AppendUint32(make([]byte, 0, lapSize+len(first)), w.lap(first))
+		name := binary.BigEndian.AppendUint32(make([]byte, 0, generationSize+len(first)), w.generation(first))
 		name = append(name, first...)
 		w.to.put = append(w.to.put, packedBlock{name, p.pack(name)})
 	}

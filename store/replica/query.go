@@ -323,17 +323,17 @@ func (p *query) follow(o orders, rows *bbolt.Bucket) []index.Row {
 		if g.add(order) < min(atOnce, p.limit-len(found)) { // never gather more rows than fit on the page
 			continue
 		}
-		if found = p.take(found, g); len(found) == p.limit {
+		if found = p.appendPassing(found, g); len(found) == p.limit {
 			break
 		}
 	}
-	found = p.take(found, g)
+	found = p.appendPassing(found, g)
 	g.free()
 	return found
 }
 
-// take appends the gathered rows that pass the checks.
-func (p *query) take(found []index.Row, g *gathered) []index.Row {
+// appendPassing appends the gathered rows that pass the checks.
+func (p *query) appendPassing(found []index.Row, g *gathered) []index.Row {
 	for _, l := range g.find() {
 		if row := p.c.found(p.s.dictionary, l.Key, l.Value); p.passes(row) {
 			found = append(found, row)

@@ -6,8 +6,8 @@
 // Transfers and packets are the large collections. Each has a bucket of rows keyed by sort_order, and an inverted index
 // with one bucket of postings per filter. A posting is a term of 5 bytes, taken from the hash of the filtered value,
 // followed by the row's sort_order. Many postings share one value (see blocks.go), and generations of these values fill
-// their pages (see laps.go). Postings that arrive in no order, such as hashes, have a second bucket for recent keys
-// (see rewriting.stretch).
+// their pages (see generations.go). Postings that arrive in no order, such as hashes, have a second bucket for recent
+// keys (see rewriting.stretch).
 //
 // A filter is thus a range of keys in page order, and a query with several filters intersects such ranges. Terms may
 // collide, so each row found is checked against the query. The other types are small: each has one bucket, keyed by the
@@ -280,7 +280,8 @@ func (r *Store) View(ctx context.Context, read func(index.Snapshot) error) (err 
 	return r.view(func(tx *bbolt.Tx) error {
 		// The tables are loaded after the transaction has begun: see Store.tables.
 		return read(
-			guarded{&snapshot{ctx: ctx, r: r, tx: tx, tables: r.tables.Load(), dictionary: r.dictionary.Load()}})
+			guardedSnapshot{&snapshot{ctx: ctx, r: r, tx: tx, tables: r.tables.Load(),
+				dictionary: r.dictionary.Load()}})
 	})
 }
 

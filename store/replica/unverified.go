@@ -26,8 +26,8 @@ var (
 	keyServing = []byte("serve unverified")
 )
 
-// apart is a quarantined row.
-type apart struct {
+// quarantinedRow is a quarantined row.
+type quarantinedRow struct {
 	since  int64
 	served bool
 	reason []byte
@@ -37,7 +37,7 @@ type apart struct {
 	verified []byte
 }
 
-func (a apart) encode() []byte {
+func (a quarantinedRow) encode() []byte {
 	v := binary.BigEndian.AppendUint64(make([]byte, 0, 32+len(a.reason)+len(a.row)+len(a.verified)), uint64(a.since))
 	served := byte(0)
 	if a.served {
@@ -51,8 +51,8 @@ func (a apart) encode() []byte {
 }
 
 // readApart decodes a value. The fields of the result alias v.
-func readApart(v []byte) apart {
-	a := apart{since: int64(binary.BigEndian.Uint64(v)), served: v[8] == 1}
+func readApart(v []byte) quarantinedRow {
+	a := quarantinedRow{since: int64(binary.BigEndian.Uint64(v)), served: v[8] == 1}
 	v = v[9:]
 	for _, part := range []*[]byte{&a.reason, &a.row, &a.verified} {
 		length, n := binary.Uvarint(v)
@@ -98,10 +98,10 @@ func (w *batchWriter) keepApart(u index.Unverified) error {
 			u.Row.Type().Name)
 	}
 	key := apartKey(u.Row.ID())
-	a := apart{since: w.r.now().UnixNano()}
+	a := quarantinedRow{since: w.r.now().UnixNano()}
 	if v := get(w.tx, bucketUnverified, key); v == nil {
 		w.written.Inserted++
-		if err := w.apart.SetSequence(w.apart.Sequence() + 1); err != nil {
+		if err := w.quarantined.SetSequence(w.quarantined.Sequence() + 1); err != nil {
 			return err
 		}
 	} else {
@@ -124,22 +124,22 @@ func (w *batchWriter) keepApart(u index.Unverified) error {
 // endApart deletes the quarantine entry for a row's key, and reports whether there was one. With an empty quarantine it
 // costs no read.
 func (w *batchWriter) endApart(row index.Row) (ended bool, err error) {
-	kept := w.apart.Sequence()
+	kept := w.quarantined.Sequence()
 	if kept == 0 || collectionOf(row.Type()) == nil {
 		return false, nil
 	}
 	key := apartKey(row.ID())
-	if w.apart.Get(key) == nil {
+	if w.quarantined.Get(key) == nil {
 		return false, nil
 	}
 	return true, w.dropApart(key)
 }
 
 func (w *batchWriter) dropApart(key []byte) error {
-	if err := w.apart.Delete(key); err != nil {
+	if err := w.quarantined.Delete(key); err != nil {
 		return err
 	}
-	return w.apart.SetSequence(w.apart.Sequence() - 1)
+	return w.quarantined.SetSequence(w.quarantined.Sequence() - 1)
 }
 
 // withdraw deletes the quarantine entry of a key and stops serving its row.
@@ -164,7 +164,7 @@ func (w *batchWriter) withdraw(id index.RowID) error {
 
 // serve stores a quarantined row among the served rows. If other rows hold both of its possible sort_orders, the row
 // stays in quarantine and is not served.
-func (w *batchWriter) serve(c *collection, a *apart) error {
+func (w *batchWriter) serve(c *collection, a *quarantinedRow) error {
 	row := index.RowOf(c.t, a.row)
 	was, _ := w.current(c, row.AppendKey(nil, c.t.Key), false)
 	switch _, err := w.upsertRow(c, row, nil); {
@@ -181,7 +181,7 @@ func (w *batchWriter) serve(c *collection, a *apart) error {
 
 // unserve restores the verified row of the key, or deletes the row if no verified one is known. If other rows have
 // taken the sort_order since, it deletes the row, too, because it must not serve an unverified one.
-func (w *batchWriter) unserve(c *collection, a *apart) error {
+func (w *batchWriter) unserve(c *collection, a *quarantinedRow) error {
 	verified := index.RowOf(c.t, a.verified)
 	a.served, a.verified = false, nil
 	if !verified.IsZero() {
@@ -211,7 +211,7 @@ func (r *Store) settleServing() error {
 // key to continue from, or nil after the last one.
 func (r *Store) settleStep(from []byte) (next []byte, err error) {
 	err = r.db.Update(func(tx *bbolt.Tx) (err error) {
-		if next, err = newBatchWriter(r, tx).settle(from); err != nil {
+		if next, err = newBatchWriter(r, tx).serveQuarantined(from); err != nil {
 			return err
 		}
 		if next != nil {
@@ -225,11 +225,11 @@ func (r *Store) settleStep(from []byte) (next []byte, err error) {
 // settleAtOnce is how many rows one transaction converts. Its changes are held in memory.
 const settleAtOnce = 1000
 
-// settle serves quarantined rows, or stops serving them, from a key on; see settleStep.
-func (w *batchWriter) settle(from []byte) (next []byte, err error) {
+// serveQuarantined serves quarantined rows, or stops serving them, from a key on; see settleStep.
+func (w *batchWriter) serveQuarantined(from []byte) (next []byte, err error) {
 	type entry struct{ k, v []byte }
 	var entries []entry // collected first, because the bucket must not change under a cursor
-	cursor := w.apart.Cursor()
+	cursor := w.quarantined.Cursor()
 	k, v := cursor.Seek(from)
 	for ; k != nil && len(entries) < settleAtOnce; k, v = cursor.Next() {
 		entries = append(entries, entry{k, v})

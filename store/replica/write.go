@@ -81,7 +81,7 @@ func (r *Store) checkRoom() error {
 	if r.minFree == 0 {
 		return nil
 	}
-	room, err := disk.Look(r.db.Path())
+	room, err := disk.FreeSpace(r.db.Path())
 	if err == nil && room.Free < r.minFree {
 		err = fmt.Errorf("%d bytes are free, but %d are reserved for the journal", room.Free, r.minFree)
 	}
@@ -105,15 +105,15 @@ type batchWriter struct {
 
 	packer *index.Packer // the store's packer, or a fork while rows are prepared
 
-	rows    [2]*bbolt.Bucket     // by collection
-	oldest  [2][]byte            // by collection: the first sort_order before the batch
-	newest  [2][]byte            // by collection: the last sort_order before the batch
-	apart   *bbolt.Bucket        // the quarantine; see unverified.go
-	moved   [2]map[string]string // by collection: the sort_order of each row that this batch wrote, by key
-	left    [2]map[string]bool   // by collection: sort_orders that this batch has vacated and not reused
-	finders [2]*finder           // by collection
-	changes map[*postings][]postingChange
-	arena   []byte // memory for posting keys
+	rows        [2]*bbolt.Bucket     // by collection
+	oldest      [2][]byte            // by collection: the first sort_order before the batch
+	newest      [2][]byte            // by collection: the last sort_order before the batch
+	quarantined *bbolt.Bucket        // the quarantine; see unverified.go
+	moved       [2]map[string]string // by collection: the sort_order of each row that this batch wrote, by key
+	left        [2]map[string]bool   // by collection: sort_orders that this batch has vacated and not reused
+	finders     [2]*finder           // by collection
+	changes     map[*postings][]postingChange
+	arena       []byte // memory for posting keys
 
 	before, after []uint64 // the terms of a row before and after its change; see repost
 
@@ -127,7 +127,7 @@ type batchWriter struct {
 func newBatchWriter(r *Store, tx *bbolt.Tx) *batchWriter {
 	w := &batchWriter{
 		r: r, tx: tx, packer: r.packer, texts: len(r.packer.Texts(0)), counts: newDeltas(),
-		apart: tx.Bucket(bucketUnverified), changes: make(map[*postings][]postingChange),
+		quarantined: tx.Bucket(bucketUnverified), changes: make(map[*postings][]postingChange),
 		tableOrders: make(map[*index.Type]map[string]string), changedTables: make(map[*index.Type]bool),
 	}
 	for i, c := range collections {
@@ -147,9 +147,9 @@ func ends(b *bbolt.Bucket) (first, last []byte) {
 }
 
 // The fill percentages for page splits. Rows arrive mostly in order, at either end of their bucket, so free room in
-// their pages would stay unused; the same is true for blocks (see laps.go). A row in the middle is late or has grown,
-// and similar rows are likely to follow near it. If a full page split off only its excess, each of those rows would
-// begin a new page.
+// their pages would stay unused; the same is true for blocks (see generations.go). A row in the middle is late or has
+// grown, and similar rows are likely to follow near it. If a full page split off only its excess, each of those rows
+// would begin a new page.
 const (
 	fillOrdered = 1.0
 	fillAmong   = 0.8

@@ -117,7 +117,7 @@ func recordIsFound(t *testing.T, s suite) {
 	r := Record(t, "key")
 	r.IdempotencyKey = `<&>"\` // JSON has several encodings of these characters
 	r.Coordinator = "geneva.example/<log>"
-	r.Quorum = appliance.NewQuorum(appliance.Address{1}, []appliance.MemberSignature{r.Attestation.By("here")})
+	r.Quorum = appliance.NewQuorum(appliance.Address{1}, []appliance.MemberSignature{r.By("here")})
 	e := s.append(t, r)
 	want := r
 	want.Time, want.Salt = e.Record.Time, e.Record.Salt

@@ -175,14 +175,15 @@ func approvalSubject(one appliance.ListedApproval) string {
 func writeApproval(w io.Writer, one appliance.ListedApproval) {
 	rows := [][2]string{{"approval", one.ID.String()}, {"state", string(one.State)}, {"for", approvalSubject(one)},
 		{"asked", text.Time(one.Asked)}, {"expires", text.Time(one.Expires)}, {"rule", one.Rule.String()}}
-	if one.Kind == appliance.EventApprovalRequested {
+	switch one.Kind {
+	case appliance.EventApprovalRequested:
 		rows = append(rows,
 			[2]string{"unspendable address", one.Request.UnspendableAddress.String()},
 			[2]string{"beneficiary", one.Request.Beneficiary.String()},
 			[2]string{"attested before", fmt.Sprintf("%d times to this beneficiary", one.AttestedBefore)},
 			[2]string{"API key", fmt.Sprintf("%s (%s)", text.OneLine(one.KeyName), one.KeyID)},
 			[2]string{"Idempotency-Key", one.IdempotencyKey})
-	} else if one.Kind == appliance.EventApproverEnrolled {
+	case appliance.EventApproverEnrolled:
 		rows = append(rows, [2]string{"passkey", one.Approver.Credential},
 			[2]string{"fingerprint", one.Approver.Fingerprint()})
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"regexp"
 	"strings"
@@ -87,7 +88,7 @@ func asks(ts *testscript.TestScript, negated bool, args []string) {
 	if got := client.CodeOf(err); string(got) != args[2] && (err != nil || args[2] != "OK") {
 		ts.Fatalf("an attestation: %v, want code %s", err, args[2])
 	}
-	if p, ok := err.(*client.Problem); ok {
+	if p, ok := errors.AsType[*client.Problem](err); ok {
 		ts.Setenv("APPROVAL", p.ApprovalID)
 	}
 }

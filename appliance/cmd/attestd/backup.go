@@ -216,7 +216,7 @@ func (b backup) take(ctx context.Context, c *config.Config, w io.Writer) error {
 // copyStore writes the archive of a store that no daemon on this machine uses.
 func copyStore(ctx context.Context, c *config.Config, w io.Writer) error {
 	var store *daemon.Store
-	err := archive.Settle(c.DataDir)
+	err := archive.FlushLog(c.DataDir)
 	if err == nil {
 		store, err = daemon.ReadStore(c)
 	}

@@ -162,7 +162,7 @@ func TestPendingRedemptionsAreNotUnknown(t *testing.T) {
 		t.Fatal(err)
 	}
 	all[2].Judgement = chain.Judgement{Verdict: chain.Unknown, Reports: []string{"rpc"}, Open: true}
-	if err := store.Judge("usdc", all[2:]); err != nil {
+	if err := store.SetVerdicts("usdc", all[2:]); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Close(); err != nil {
@@ -184,7 +184,8 @@ func TestPendingRedemptionsAreNotUnknown(t *testing.T) {
 		return string(out)
 	}
 	if out := lists("--unknown"); !strings.Contains(out, all[2].Hash.String()) || strings.Contains(out,
-		all[0].Hash.String()) || !strings.Contains(out, "2 redemptions are not listed, because they have not been compared with the journal yet") {
+		all[0].Hash.String()) || !strings.Contains(out,
+		"2 redemptions are not listed, because they have not been compared with the journal yet") {
 		t.Errorf("--unknown:\n%s", out)
 	}
 	if out := lists(); strings.Count(out, " pending ") != 2 {

@@ -67,7 +67,8 @@ func newWatched(t *testing.T) watched {
 	node := chaintest.New(t)
 	w := watched{daemonProcess: newDaemonFolder(t), node: node}
 	w.configure(
-		fmt.Sprintf(`ATTESTD_CHAIN_CONTRACTS=[{"name": "usdc", "rpc": [%q], "address": %q, "start_block": 0, "confirmations": 0}]`, node.URL, chaintest.Contract),
+		fmt.Sprintf(
+			`ATTESTD_CHAIN_CONTRACTS=[{"name": "usdc", "rpc": [%q], "address": %q, "start_block": 0, "confirmations": 0}]`, node.URL, chaintest.Contract),
 		"ATTESTD_CHAIN_HALT=true", "ATTESTD_CHAIN_POLL_INTERVAL=100ms",
 	)
 	return w
@@ -155,34 +156,42 @@ func TestASignatureThatWeNeverMadeIsCaughtOnChain(t *testing.T) {
 	w.signer = ours.SignerAddress
 	w.awaitReadiness(t, http.StatusServiceUnavailable, "attestor_mismatch")
 	w.awaitChain(t, "there is no attestor yet", func(s chain.Status) bool {
-		return s.Contracts[0].SignerMatches != nil && !*s.Contracts[0].SignerMatches && *s.Contracts[0].Attestor == appliance.Address{}.String()
+		return s.Contracts[0].SignerMatches != nil && !*s.Contracts[0].SignerMatches &&
+			*s.Contracts[0].Attestor == appliance.Address{}.String()
 	})
 	w.node.SetAttestor(t, w.signer)
 	w.node.Redeem(t, ours, 70)
 	w.node.Redeem(t, ours, 30)
 	w.awaitRedemptions(t, 2)
 	w.run(t, "chain", "status")
-	if list := w.redemptions(t); list[0]["attestationId"] != ours.ID.String() || list[0]["amount"] != "70" || list[0]["keyId"] == nil {
+	if list := w.redemptions(t); list[0]["attestationId"] != ours.ID.String() || list[0]["amount"] != "70" ||
+		list[0]["keyId"] == nil {
 		t.Errorf("a part: %v", list[0])
 	}
 
 	forged := w.stolen(t, 1)
 	tx, block := w.node.Redeem(t, forged, 5_000_000)
-	w.awaitChain(t, "the other one is found", func(s chain.Status) bool { return s.Contracts[0].Unknown == 1 && s.Halted })
+	w.awaitChain(t, "the other one is found", func(s chain.Status) bool {
+		return s.Contracts[0].Unknown == 1 && s.Halted
+	})
 	w.fails(t, "chain", "status")
-	if _, status, code := w.attestation(t); status != http.StatusServiceUnavailable || code != string(appliance.CodeHalted) {
+	if _, status, code := w.attestation(t); status != http.StatusServiceUnavailable ||
+		code != string(appliance.CodeHalted) {
 		t.Errorf("attesting goes on: %d %s", status, code)
 	}
-	if lines := regexp.MustCompile(`(?m)^.*ERROR.*`+forged.Hash.String()+`.*$`).FindAllString(string(w.log()), -1); len(lines) == 0 {
+	if lines := regexp.MustCompile(`(?m)^.*ERROR.*`+forged.Hash.String()+`.*$`).FindAllString(string(w.log()),
+		-1); len(lines) == 0 {
 		t.Errorf("no ERROR line has the hash:\n%s", w.log())
 	}
 	last := w.redemptions(t)[2]
-	if last["attestationId"] != nil || last["hash"] != forged.Hash.String() || last["transactionHash"] != tx.String() || last["block"] != float64(block) {
+	if last["attestationId"] != nil || last["hash"] != forged.Hash.String() || last["transactionHash"] != tx.String() ||
+		last["block"] != float64(block) {
 		t.Errorf("the unknown redemption: %v", last)
 	}
 	await(t, "the journal has the alarm", func() (bool, string) {
 		out := w.run(t, "log", "list", "--events")
-		return regexp.MustCompile(`unknown_redemption.*`+forged.Hash.String()).MatchString(out) && strings.Contains(out, "halted"), out
+		return regexp.MustCompile(`unknown_redemption.*`+forged.Hash.String()).MatchString(out) &&
+			strings.Contains(out, "halted"), out
 	})
 	w.caughtByAnAuditor(t, forged)
 
@@ -216,20 +225,24 @@ func (w watched) caughtByAnAuditor(t *testing.T, forged appliance.Attestation) {
 	write(t, filepath.Join(dir, "journal.ndjson"), []byte(w.run(t, "log", "export")))
 	write(t, filepath.Join(dir, "checkpoint"), []byte(w.run(t, "log", "checkpoint")))
 	audit := func(checkpoint, contract string) (string, error) {
-		cmd := exec.Command("attestd", "chain", "verify", filepath.Join(dir, "journal.ndjson"), "--checkpoint", checkpoint, "--verifier-key", w.verifierKey(t),
+		cmd := exec.Command("attestd", "chain", "verify", filepath.Join(dir, "journal.ndjson"), "--checkpoint",
+			checkpoint, "--verifier-key", w.verifierKey(t),
 			"--contract", contract, "--rpc", w.node.URL, "--confirmations", "0")
 		cmd.Env, cmd.Dir = []string{"PATH=" + os.Getenv("PATH")}, dir
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
 	out, err := audit(filepath.Join(dir, "checkpoint"), chaintest.Contract.String())
-	if err == nil || !strings.Contains(out, forged.Hash.String()) || !strings.Contains(out, "1 of 3 redemptions") || strings.Contains(out, "DAMAGED") {
+	if err == nil || !strings.Contains(out, forged.Hash.String()) || !strings.Contains(out, "1 of 3 redemptions") ||
+		strings.Contains(out, "DAMAGED") {
 		t.Errorf("an auditor: %v\n%s", err, out)
 	}
-	if out, err := audit(filepath.Join(dir, "checkpoint"), chaintest.Attestor.String()); err != nil || !strings.Contains(out, "0 redemptions") {
+	if out, err := audit(filepath.Join(dir, "checkpoint"), chaintest.Attestor.String()); err != nil ||
+		!strings.Contains(out, "0 redemptions") {
 		t.Errorf("a contract that has redeemed nothing: %v\n%s", err, out)
 	}
-	if out, err := audit(filepath.Join(dir, "checkpoint"), w.signer.String()); err == nil || !strings.Contains(out, "no contract exists") {
+	if out, err := audit(filepath.Join(dir, "checkpoint"), w.signer.String()); err == nil ||
+		!strings.Contains(out, "no contract exists") {
 		t.Errorf("no contract: %v\n%s", err, out)
 	}
 }
@@ -252,7 +265,8 @@ func TestTheDocumentOfTheWatchtowerIsTyped(t *testing.T) {
 		t.Fatal(err)
 	}
 	types := strings.NewReplacer(
-		"'example.com/attestd+1a2b3c4d+AQ…'", w.verifierKey(t), "0x00000000000000000000000000000000000A55e7", chaintest.Contract.String(),
+		"'example.com/attestd+1a2b3c4d+AQ…'", w.verifierKey(t), "0x00000000000000000000000000000000000A55e7",
+		chaintest.Contract.String(),
 		"--start-block 21000000", "--start-block 0 --confirmations 0", "https://rpc.example.com", w.node.URL,
 	)
 	fails := map[string]bool{"chain status": true, "chain verify": true}
@@ -276,7 +290,8 @@ func TestTheDocumentOfTheWatchtowerIsTyped(t *testing.T) {
 		t.Errorf("%d commands were typed", typed)
 	}
 	w.attest(t) // resume was typed
-	if out := w.fails(t, "doctor"); !regexp.MustCompile(`fail +chain +usdc: 1 redemptions are not in the journal.*\n +→ .*list the redemptions: attestd chain redemptions --unknown`).MatchString(out) {
+	if out := w.fails(t, "doctor"); !regexp.MustCompile(
+		`fail +chain +usdc: 1 redemptions are not in the journal.*\n +→ .*list the redemptions: attestd chain redemptions --unknown`).MatchString(out) {
 		t.Errorf("doctor:\n%s", out)
 	}
 }
@@ -303,11 +318,13 @@ func TestTheWatchtowersFilesAreReadWithoutADaemon(t *testing.T) {
 	}
 	for flag, want := range map[string]int{"--redeemed": 2, "--unredeemed": 1} {
 		var list []map[string]any
-		if out := w.run(t, "log", "list", flag, "--output", "json"); json.Unmarshal([]byte(out), &list) != nil || len(list) != want {
+		if out := w.run(t, "log", "list", flag, "--output", "json"); json.Unmarshal([]byte(out), &list) != nil ||
+			len(list) != want {
 			t.Errorf("log list %s: %s", flag, out)
 		}
 	}
-	if out := w.run(t, "log", "list", "--redeemed"); !strings.Contains(out, "REDEEMED") || !regexp.MustCompile(` 7\n`).MatchString(out) {
+	if out := w.run(t, "log", "list", "--redeemed"); !strings.Contains(out, "REDEEMED") ||
+		!regexp.MustCompile(` 7\n`).MatchString(out) {
 		t.Errorf("log list --redeemed:\n%s", out)
 	}
 	out, _ := w.command("doctor").CombinedOutput()

@@ -273,7 +273,7 @@ func readOnly(t *testing.T, folder string) {
 // settle moves all of the write-ahead log into the journal's file, as a clean stop does.
 func (d *daemonProcess) settle(t *testing.T) {
 	t.Helper()
-	if err := archive.Settle(filepath.Join(d.dir, "data")); err != nil {
+	if err := archive.FlushLog(filepath.Join(d.dir, "data")); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -44,7 +44,8 @@ func newUpstream(tb testing.TB, transfers string, program ...string) *daemonProc
 
 // follow makes the daemon follow the upstream at an address, with short polling intervals.
 func (d *daemonProcess) follow(address string) {
-	d.configure("ATTESTD_GRAPHQL_UPSTREAM="+address+daemon.GraphQLPath, "ATTESTD_GRAPHQL_POLL_INTERVAL=100ms", "ATTESTD_GRAPHQL_REFRESH_INTERVAL=200ms")
+	d.configure("ATTESTD_GRAPHQL_UPSTREAM="+address+daemon.GraphQLPath, "ATTESTD_GRAPHQL_POLL_INTERVAL=100ms",
+		"ATTESTD_GRAPHQL_REFRESH_INTERVAL=200ms")
 }
 
 // await polls until holds returns true. It fails the test after patience.
@@ -167,34 +168,43 @@ func TestADaemonKeepsInStepWithItsUpstream(t *testing.T) {
 	}
 	d.awaitReadiness(t, http.StatusOK, "ok")
 	s := d.replicaStatus(t).Follower
-	if s == nil || s.State != follower.StateLive || s.Backfilled.IsZero() || s.LagRows != 0 || s.LagSeconds == nil || s.Failing {
+	if s == nil || s.State != follower.StateLive || s.Backfilled.IsZero() || s.LagRows != 0 || s.LagSeconds == nil ||
+		s.Failing {
 		t.Errorf("%+v", s)
 	}
-	if out := d.run(t, "replica", "status"); !regexp.MustCompile(`follower +live\nlag +[0-9.ms]+, 0 rows\n`).MatchString(out) {
+	if out := d.run(t, "replica", "status"); !regexp.MustCompile(
+		`follower +live\nlag +[0-9.ms]+, 0 rows\n`).MatchString(out) {
 		t.Error(out)
 	}
-	if out := d.run(t, "replica", "verify", "--sample", "200"); !strings.Contains(out, "The replica equals its upstream.") {
+	if out := d.run(t, "replica", "verify", "--sample", "200"); !strings.Contains(out,
+		"The replica equals its upstream.") {
 		t.Error(out)
 	}
-	checkMetrics(t, metrics, "attestd_replica_backfilled 1", `attestd_replica_rows{kind="chain"} `, "attestd_replica_lag_rows 0",
-		"attestd_replica_newest_timestamp_seconds 1", "attestd_replica_last_error_timestamp_seconds NaN", "attestd_replica_follower_failing 0", "attestd_replica_unverified 0", "attestd_follower_requests_total ")
-	if out := d.run(t, "doctor"); !regexp.MustCompile(`ok +upstream +http.* answers in`).MatchString(out) || !strings.Contains(out, "the follower is live") {
+	checkMetrics(t, metrics, "attestd_replica_backfilled 1", `attestd_replica_rows{kind="chain"} `,
+		"attestd_replica_lag_rows 0",
+		"attestd_replica_newest_timestamp_seconds 1", "attestd_replica_last_error_timestamp_seconds NaN",
+		"attestd_replica_follower_failing 0", "attestd_replica_unverified 0", "attestd_follower_requests_total ")
+	if out := d.run(t, "doctor"); !regexp.MustCompile(`ok +upstream +http.* answers in`).MatchString(out) ||
+		!strings.Contains(out, "the follower is live") {
 		t.Error(out)
 	}
 
 	up.kill(t)
 	d.awaitReadiness(t, http.StatusServiceUnavailable, `"replica":"replica_behind"`)
-	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(countsQuery)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
+	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(
+		countsQuery)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
 		t.Errorf("reads without the upstream: %s %s", resp.Status, body)
 	}
 	d.attests(t)
-	if s := d.replicaStatus(t).Follower; !s.Failing || s.LastError == "" || s.LastErrorAt.IsZero() || *s.LagSeconds < 2 {
+	if s := d.replicaStatus(t).Follower; !s.Failing || s.LastError == "" || s.LastErrorAt.IsZero() ||
+		*s.LagSeconds < 2 {
 		t.Errorf("%+v", s)
 	}
 	if out := d.fails(t, "replica", "verify"); !strings.Contains(out, string(appliance.CodeUpstreamUnavailable)) {
 		t.Error(out)
 	}
-	if out := d.fails(t, "doctor"); !strings.Contains(out, "the follower fails") || !strings.Contains(out, "replica is") {
+	if out := d.fails(t, "doctor"); !strings.Contains(out, "the follower fails") ||
+		!strings.Contains(out, "replica is") {
 		t.Error(out)
 	}
 
@@ -279,7 +289,8 @@ func TestDevMakesUpNoDataBesideAnUpstreams(t *testing.T) {
 	t.Parallel()
 	up := newUpstream(t, "50")
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "attestd", "dev", "--dir", dir, "--listen", freeAddress(t), "--transfers", "500")
+	cmd := exec.CommandContext(t.Context(), "attestd", "dev", "--dir", dir, "--listen", freeAddress(t), "--transfers",
+		"500")
 	cmd.Env = append(os.Environ(), "ATTESTD_GRAPHQL_UPSTREAM="+up.url+daemon.GraphQLPath)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -358,7 +369,8 @@ func TestOnlyWhatTheReplicaLacksFallsBackToTheUpstream(t *testing.T) {
 	d.run(t, "replica", "sync")
 	const here = `{"query":"query IsHere { v2_stats_count { name value } }"}`
 	const bonds = `{"query":"query IsBonds { v2_stats_count { name value } v2_bonds { id } }"}`
-	if _, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(bonds)); !strings.Contains(body, "v2_bonds") || r.count("IsBonds") != 0 {
+	if _, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(bonds)); !strings.Contains(body,
+		"v2_bonds") || r.count("IsBonds") != 0 {
 		t.Errorf("without the fallback it is refused here: %s", body)
 	}
 	d.kill(t)
@@ -366,15 +378,19 @@ func TestOnlyWhatTheReplicaLacksFallsBackToTheUpstream(t *testing.T) {
 	d.configure("ATTESTD_GRAPHQL_FALLBACK=proxy")
 	d.start(t)
 	t.Cleanup(func() { d.kill(t) })
-	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(here)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") || r.count("IsHere") != 0 {
+	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "",
+		strings.NewReader(here)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") ||
+		r.count("IsHere") != 0 {
 		t.Errorf("what is here is answered here: %s %s", resp.Status, body)
 	}
 	_, want := up.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(bonds))
-	if _, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(bonds)); body != want || r.count("IsBonds") != 1 {
+	if _, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(bonds)); body != want ||
+		r.count("IsBonds") != 1 {
 		t.Errorf("what is not here is the upstream's to answer, once, and whole: %s, want %s", body, want)
 	}
 	up.kill(t)
-	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(here)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
+	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "",
+		strings.NewReader(here)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
 		t.Errorf("what is here does not need the upstream: %s %s", resp.Status, body)
 	}
 }
@@ -385,22 +401,26 @@ func TestAReportSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 		Rows:     map[string]follower.Count{"packet": {Here: 10, Upstream: 12}, "transfer": {Here: 20, Upstream: 20}},
 		Compared: map[string]int{"packet": 10, "transfer": 7},
 		Behind:   3, Differing: 25, Doubtful: 1, Missing: []string{"v2_packet_type.structure"},
-		Unverified: []follower.Doubt{{Kind: "transfer", Key: "0x01 0", Reason: "base_amount is 5\x1b[31m"}},
+		Unverified: []follower.Quarantined{{Kind: "transfer", Key: "0x01 0", Reason: "base_amount is 5\x1b[31m"}},
 	}
 	for i := range 25 {
-		report.Differences = append(report.Differences, follower.Difference{Kind: "packet", Key: fmt.Sprintf("0x%02d", i), What: "differs", Fields: []string{"status", "data"}})
+		report.Differences = append(report.Differences, follower.Difference{Kind: "packet",
+			Key: fmt.Sprintf("0x%02d", i), What: "differs", Fields: []string{"status", "data"}})
 	}
 	var text strings.Builder
 	writeReport(&text, report)
 	for _, want := range []string{
-		"chains       -     -         0\n", "packets      10    12        10\n", "transfers    20    20        7\n", "Differences, 20 of 25:", "0x19  differs  status, data", "Unverified, 1 of 1:",
-		"25 rows differ from the upstream.", "1 rows fail verification", "a different number of rows", "3 rows of packets in transit are behind", "lacks v2_packet_type.structure",
+		"chains       -     -         0\n", "packets      10    12        10\n", "transfers    20    20        7\n",
+		"Differences, 20 of 25:", "0x19  differs  status, data", "Unverified, 1 of 1:",
+		"25 rows differ from the upstream.", "1 rows fail verification", "a different number of rows",
+		"3 rows of packets in transit are behind", "lacks v2_packet_type.structure",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is missing", want)
 		}
 	}
-	if strings.ContainsAny(text.String(), "\x1b") || strings.Contains(text.String(), "0x20") || strings.Contains(text.String(), "The replica equals") {
+	if strings.ContainsAny(text.String(), "\x1b") || strings.Contains(text.String(), "0x20") ||
+		strings.Contains(text.String(), "The replica equals") {
 		t.Error(text.String())
 	}
 }

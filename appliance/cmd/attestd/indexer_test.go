@@ -75,7 +75,8 @@ func TestChainsAreAnsweredFrom(t *testing.T) {
 			t.Errorf("the answer lacks %s: %s", want, answer)
 		}
 	}
-	if out := d.run(t, "indexer", "status"); !strings.Contains(out, "ethereum.1337") || strings.Contains(out, "left out") {
+	if out := d.run(t, "indexer", "status"); !strings.Contains(out, "ethereum.1337") ||
+		strings.Contains(out, "left out") {
 		t.Errorf("status:\n%s", out)
 	}
 	d.run(t, "indexer", "rescan", "--chain", "ethereum.1337", "--from", "0", "--to", "1")

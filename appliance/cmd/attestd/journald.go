@@ -45,7 +45,7 @@ func (s journaldStream) reconnect() error {
 	if err != nil {
 		return err
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	// The header lines are: the identifier; no unit, since journald finds it; the default priority; whether lines begin
 	// with their priority; and whether to forward them to syslog, the kernel log and the console. Zeros leave
 	// forwarding to journald.conf.

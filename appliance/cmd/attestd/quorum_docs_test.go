@@ -236,7 +236,8 @@ func TestTheDocumentOfTheQuorumIsTyped(t *testing.T) {
 	}
 	q.contract.SetThreshold(t, 2)
 	q.types(2, "geneva")
-	if out := geneva.run(t, "quorum", "status"); !strings.Contains(out, "2 of 3 members must sign, as configured here") {
+	if out := geneva.run(t, "quorum", "status"); !strings.Contains(out,
+		"2 of 3 members must sign, as configured here") {
 		t.Error(out)
 	}
 

@@ -101,8 +101,8 @@ The output is the URL for store.url in the configuration of each appliance.`,
 	return cmd
 }
 
-// printInit prints the URL for the daemons. lacksPassfile says that the role has a new password, which is in no passfile
-// yet.
+// printInit prints the URL for the daemons. lacksPassfile says that the role has a new password, which is in no
+// passfile yet.
 func (a *app) printInit(daemons config.DatabaseURL, role string, lacksPassfile bool) error {
 	return a.print(map[string]string{"url": string(daemons), "role": role}, func(w io.Writer) {
 		a.say("The tables are ready, and the role %s may use them. Add to the configuration of each appliance:", role)
@@ -228,7 +228,8 @@ func (a *app) copyEnds(cmd *cobra.Command, from, to *string) error {
 			continue
 		}
 		if !config.IsDatabaseURL(ref) {
-			return usagef(cmd, "%s must be bolt:DATA_DIR, or a URL such as postgres://owner@db.example.com/attestd", flag)
+			return usagef(cmd, "%s must be bolt:DATA_DIR, or a URL such as postgres://owner@db.example.com/attestd",
+				flag)
 		}
 		if err := databaseFlag(cmd, flag, ref); err != nil {
 			return err

@@ -24,7 +24,8 @@ func (a *app) initWithPassfile(ctx context.Context, url, role, passfile string) 
 		return fmt.Errorf("--passfile: %w", err)
 	}
 	if files.Exists(passfile) {
-		return fmt.Errorf("--passfile: %s exists, and is not replaced; to keep its password, leave --passfile out", passfile)
+		return fmt.Errorf("--passfile: %s exists, and is not replaced; to keep its password, leave --passfile out",
+			passfile)
 	}
 	c, err := a.config(nil)
 	if err != nil {

@@ -49,12 +49,12 @@ func (f *Follower) backfillDue() time.Time {
 
 // backfillOn reads some pages backwards and writes them as one batch. If a page fails, the pages before it are written.
 func (f *Follower) backfillOn(ctx context.Context) error {
-	in := f.intake()
+	in := f.newIngest()
 	began := f.o.Now()
 	var failed error
 	for failed == nil && !in.full() && f.o.Now().Sub(began) < batchTime && !f.back.done() {
 		if failed = f.readPage(ctx, in); failed == nil {
-			f.back.settle(f)
+			f.back.finish(f)
 		}
 	}
 	f.noteBackfilled()
@@ -70,19 +70,19 @@ func (f *Follower) backfillOn(ctx context.Context) error {
 	return failed
 }
 
-// readPage reads the next page into the intake.
-func (f *Follower) readPage(ctx context.Context, in *intake) error {
+// readPage reads the next page into the ingest.
+func (f *Follower) readPage(ctx context.Context, in *ingest) error {
 	p, err := f.nextPage(ctx)
 	if err != nil {
 		return err
 	}
 	f.grow()
 	f.noteCounts(p.counts)
-	return f.back.take(ctx, in, p)
+	return f.back.ingestPage(ctx, in, p)
 }
 
-// settle moves the follower's streams past the rows in the intake. After a crash, held transfers are read again.
-func (b *backfill) settle(f *Follower) {
+// finish moves the follower's streams past the rows in the ingest. After a crash, held transfers are read again.
+func (b *backfill) finish(f *Follower) {
 	f.packets.back, f.packets.final, f.packets.ended = b.packets.back, b.packets.final, b.packets.ended
 	if len(b.held) == 0 {
 		f.transfers.back, f.transfers.final, f.transfers.ended = b.transfers.back, b.transfers.final, b.transfers.ended
@@ -113,7 +113,7 @@ func (f *Follower) reopen() {
 	f.due.backfill = f.backfillDue()
 }
 
-// done reports whether the backfill has ended and all its rows are in the intake.
+// done reports whether the backfill has ended and all its rows are in the ingest.
 func (b *backfill) done() bool {
 	return b.packets.ended && b.transfers.ended && len(b.held) == 0
 }
@@ -195,7 +195,7 @@ func (f *Follower) readPageOf(ctx context.Context, asked page, parts []part) (p 
 		}
 	}()
 	var answers []answer
-	answers, p.counts, p.err = f.ask(ctx, parts...)
+	answers, p.counts, p.err = f.query(ctx, parts...)
 	if p.err != nil {
 		return p
 	}
@@ -213,8 +213,8 @@ func (s *stream) below(limit int) part {
 	return part{t: s.t, cursor: s.back, direction: index.Older, limit: limit}
 }
 
-// take adds a page to the intake. Transfers are held while their packets may still arrive.
-func (b *backfill) take(ctx context.Context, in *intake, p page) error {
+// ingestPage adds a page to the ingest. Transfers are held while their packets may still arrive.
+func (b *backfill) ingestPage(ctx context.Context, in *ingest, p page) error {
 	if err := in.addPackets(ctx, p.packets.rows); err != nil {
 		return err
 	}

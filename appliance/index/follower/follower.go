@@ -9,7 +9,7 @@
 //	restore   queues the packets that an earlier follower left unfinished for lookup, a few at a time (unfinished.go)
 //	sweep     a rescan from the newest row backwards that compares keys with the index, to find late rows (sweep.go)
 //
-// An intake (intake.go) checks every row and gathers the rows into a batch. The batch is written together with the
+// An ingest (ingest.go) checks every row and gathers the rows into a batch. The batch is written together with the
 // positions that it reaches, so a crash neither loses nor repeats rows. Cursors are opaque.
 package follower
 
@@ -60,7 +60,7 @@ const rediscover = time.Hour
 type Follower struct {
 	o      Options
 	reader *reader
-	gate   chan struct{} // a semaphore of one: held while a request is in flight
+	turn   chan struct{} // a semaphore of one: held while a request is in flight
 	pace   *rate.Limiter
 	woken  chan struct{}
 
@@ -103,7 +103,7 @@ func New(o Options) *Follower {
 		o.Now = time.Now
 	}
 	f := &Follower{
-		o: o, reader: newReader(o.Upstream), gate: make(chan struct{}, 1), woken: make(chan struct{}, 1),
+		o: o, reader: newReader(o.Upstream), turn: make(chan struct{}, 1), woken: make(chan struct{}, 1),
 		pace: rate.NewLimiter(rate.Inf, 1), retry: backoff.NewExponentialBackOff(), limit: index.MaxLimit,
 		warnings:   100,
 		complaints: rate.NewLimiter(rate.Every(time.Minute), 100),
@@ -261,7 +261,7 @@ func (f *Follower) recheck() {
 	now := f.o.Now()
 	f.rechecked = now
 	for _, e := range f.watched.by {
-		if len(e.apart) > 0 {
+		if len(e.quarantined) > 0 {
 			f.watched.set(e, now)
 		}
 	}
@@ -286,7 +286,7 @@ func (f *Follower) rechecking() bool {
 		return true
 	}
 	for _, e := range f.watched.by {
-		if len(e.apart) > 0 && e.looked.Before(f.rechecked) {
+		if len(e.quarantined) > 0 && e.looked.Before(f.rechecked) {
 			return true
 		}
 	}
@@ -361,8 +361,8 @@ func (f *Follower) noteCounts(c counts) {
 	})
 }
 
-// ask requests the parts, f.share of them per request. It returns the counts of the last request.
-func (f *Follower) ask(ctx context.Context, parts ...part) (answers []answer, c counts, err error) {
+// query requests the parts, f.share of them per request. It returns the counts of the last request.
+func (f *Follower) query(ctx context.Context, parts ...part) (answers []answer, c counts, err error) {
 	for len(parts) > 0 {
 		n := min(len(parts), int(f.share.Load()))
 		var some []answer
@@ -387,8 +387,8 @@ func (f *Follower) inTurn(ctx context.Context, request func() error) error {
 		return fmt.Errorf("wait for the rate limit: %w", err)
 	}
 	select {
-	case f.gate <- struct{}{}:
-		defer func() { <-f.gate }()
+	case f.turn <- struct{}{}:
+		defer func() { <-f.turn }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -14,7 +14,7 @@ func TestABatchIsBounded(t *testing.T) {
 		data string
 		most int // packets
 	}{{"", batchRows}, {strings.Repeat("ab", 1<<20), 8}} {
-		in := New(Options{}).intake()
+		in := New(Options{}).newIngest()
 		n := 0
 		for ; !in.full(); n++ {
 			row, err := index.NewRow(index.Packet{

@@ -15,7 +15,7 @@ const pollTime = time.Second / 10
 // step. It reads on while pages are full, and writes all pages as one batch. If a page fails, the pages before it are
 // written. The first poll reads the newest page, and the backfill continues from there.
 func (f *Follower) poll(ctx context.Context) error {
-	in := f.intake()
+	in := f.newIngest()
 	var p polled
 	var failed error
 	began := f.o.Now()
@@ -38,7 +38,7 @@ func (f *Follower) poll(ctx context.Context) error {
 		f.due.poll = p.started // more rows are available: poll again at once, in turn with the other tasks
 		return nil
 	}
-	return f.judge(ctx, p.started, p.counts)
+	return f.compareCounts(ctx, p.started, p.counts)
 }
 
 // polled is the result of one poll request.
@@ -48,11 +48,11 @@ type polled struct {
 	more    bool // there may be newer rows
 }
 
-// pollPage reads the next page of newer rows into the intake.
-func (f *Follower) pollPage(ctx context.Context, in *intake) (p polled, err error) {
+// pollPage reads the next page of newer rows into the ingest.
+func (f *Follower) pollPage(ctx context.Context, in *ingest) (p polled, err error) {
 	p.started = f.o.Now()
 	limit := f.limit
-	answers, c, err := f.ask(ctx, f.packets.above(limit), f.transfers.above(limit))
+	answers, c, err := f.query(ctx, f.packets.above(limit), f.transfers.above(limit))
 	if err != nil {
 		f.shrink()
 		return p, err
@@ -64,8 +64,8 @@ func (f *Follower) pollPage(ctx context.Context, in *intake) (p polled, err erro
 		return p, err
 	}
 	packets, transfers := f.packets, f.transfers
-	p.more = packets.take(answers[0], limit)
-	p.more = transfers.take(answers[1], limit) || p.more
+	p.more = packets.advance(answers[0], limit)
+	p.more = transfers.advance(answers[1], limit) || p.more
 	if f.packets == packets && f.transfers == transfers {
 		p.more = false // a page without a readable sort_order would be read forever
 		return p, nil
@@ -88,8 +88,8 @@ func (s *stream) above(limit int) part {
 	return part{t: s.t, cursor: s.live, direction: index.Newer, limit: limit}
 }
 
-// take moves the stream past the rows of a poll and reports whether there may be more.
-func (s *stream) take(a answer, limit int) (more bool) {
+// advance moves the stream past the rows of a poll and reports whether there may be more.
+func (s *stream) advance(a answer, limit int) (more bool) {
 	if s.live == "" {
 		s.begin(a.orders)
 		return false
@@ -120,9 +120,9 @@ func formatCount(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// judge runs after a poll that reached the top. The index is in step if the backfill has ended and no row is missing.
-// Rows that stay missing lie below the highest cursor, and a rescan finds them.
-func (f *Follower) judge(ctx context.Context, started time.Time, c counts) error {
+// compareCounts runs after a poll that reached the top. The index is in step if the backfill has ended and no row is
+// missing. Rows that stay missing lie below the highest cursor, and a rescan finds them.
+func (f *Follower) compareCounts(ctx context.Context, started time.Time, c counts) error {
 	if err := f.measure(ctx); err != nil {
 		return err
 	}

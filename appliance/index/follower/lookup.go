@@ -16,23 +16,23 @@ import (
 
 // watch is a packet that is looked up again: it is unfinished, has a quarantined row, or may be missing.
 type watch struct {
-	hash     string
-	due      time.Time
-	interval time.Duration // time from the last lookup to due
-	looked   time.Time     // when it was last looked up
-	wanted   bool          // look up at once: it is missing here, or it is known to have changed upstream
-	apart    []index.RowID // its quarantined rows
-	ended    bool          // the packet has ended; one more lookup follows
-	gone     int           // consecutive lookups that lacked a row of the index
-	removed  bool          // the upstream no longer has it, and its rows are removed
-	vain     bool          // the last lookup found nothing, so a sweep that finds it listed does not ask at once
-	plain    bool          // lookups omit the upstream's decoded fields, which are computed from the packet's data
-	place    int           // position in the heap
-	size     int           // bytes that it counts for in watches.size
+	hash        string
+	due         time.Time
+	interval    time.Duration // time from the last lookup to due
+	looked      time.Time     // when it was last looked up
+	wanted      bool          // look up at once: it is missing here, or it is known to have changed upstream
+	quarantined []index.RowID // its quarantined rows
+	ended       bool          // the packet has ended; one more lookup follows
+	gone        int           // consecutive lookups that lacked a row of the index
+	removed     bool          // the upstream no longer has it, and its rows are removed
+	notFound    bool          // the last lookup found nothing, so a sweep that finds it listed does not ask at once
+	plain       bool          // lookups omit the upstream's decoded fields, which are computed from the packet's data
+	heapIndex   int           // position in the heap
+	size        int           // bytes that it counts for in watches.size
 }
 
 // whole reports whether the packet's transfers are requested even if the packet is unchanged.
-func (e *watch) whole() bool { return e.wanted || e.ended || len(e.apart) > 0 }
+func (e *watch) whole() bool { return e.wanted || e.ended || len(e.quarantined) > 0 }
 
 // watches are packets ordered by due time. They implement heap.Interface.
 type watches struct {
@@ -47,11 +47,11 @@ func (w *watches) Len() int           { return len(w.heap) }
 func (w *watches) Less(i, j int) bool { return w.heap[i].due.Before(w.heap[j].due) }
 func (w *watches) Swap(i, j int) {
 	w.heap[i], w.heap[j] = w.heap[j], w.heap[i]
-	w.heap[i].place, w.heap[j].place = i, j
+	w.heap[i].heapIndex, w.heap[j].heapIndex = i, j
 }
 func (w *watches) Push(x any) {
 	e := x.(*watch)
-	e.place = len(w.heap)
+	e.heapIndex = len(w.heap)
 	w.heap = append(w.heap, e)
 }
 func (w *watches) Pop() any {
@@ -90,7 +90,7 @@ const maxWatched = 60 << 20
 func (e *watch) bytes() int {
 	const each, eachApart = 224, 48
 	n := each + len(e.hash)
-	for _, id := range e.apart {
+	for _, id := range e.quarantined {
 		n += eachApart + len(id.Key)
 	}
 	return n
@@ -110,7 +110,7 @@ func (w *watches) set(e *watch, due time.Time) bool {
 	w.size += grown
 	e.size += grown
 	if known {
-		heap.Fix(w, e.place)
+		heap.Fix(w, e.heapIndex)
 		return true
 	}
 	w.by[e.hash] = e
@@ -121,7 +121,7 @@ func (w *watches) set(e *watch, due time.Time) bool {
 func (w *watches) remove(e *watch) {
 	w.want(e, false)
 	delete(w.by, e.hash)
-	heap.Remove(w, e.place)
+	heap.Remove(w, e.heapIndex)
 	w.size -= e.size
 	e.size = 0
 }
@@ -143,7 +143,7 @@ func (w *watches) note(hash string, packet index.Row, apart []index.RowID, all b
 	now time.Time) {
 	e := w.by[hash]
 	if e != nil && !all {
-		apart = union(e.apart, apart)
+		apart = union(e.quarantined, apart)
 	}
 	if len(apart) == 0 && !unfinished(packet) {
 		w.end(e, first, now)
@@ -152,13 +152,13 @@ func (w *watches) note(hash string, packet index.Row, apart []index.RowID, all b
 	if e == nil {
 		e = &watch{hash: hash}
 	}
-	if len(apart) > 0 && len(e.apart) > 0 {
+	if len(apart) > 0 && len(e.quarantined) > 0 {
 		e.interval *= 2 // back off while the upstream does not correct the row
 	} else {
 		e.interval = first
 	}
 	w.want(e, false)
-	e.looked, e.apart, e.ended, e.vain, e.plain = now, apart, false, false, isPlain(packet)
+	e.looked, e.quarantined, e.ended, e.notFound, e.plain = now, apart, false, false, isPlain(packet)
 	w.set(e, now.Add(jitter(e.interval)))
 }
 
@@ -195,7 +195,7 @@ func (w *watches) end(e *watch, after time.Duration, now time.Time) {
 		w.remove(e)
 	default:
 		w.want(e, false)
-		e.looked, e.apart, e.ended = now, nil, true
+		e.looked, e.quarantined, e.ended = now, nil, true
 		w.set(e, now.Add(after))
 	}
 }
@@ -210,8 +210,8 @@ func (w *watches) call(hash string, now time.Time) {
 	w.set(e, now)
 }
 
-// take returns up to n watches that are due.
-func (w *watches) take(n int, now time.Time) (due []*watch) {
+// popDue returns up to n watches that are due.
+func (w *watches) popDue(n int, now time.Time) (due []*watch) {
 	for len(due) < n && len(w.heap) > 0 && !w.heap[0].due.After(now) {
 		due = append(due, heap.Pop(w).(*watch))
 	}
@@ -225,7 +225,7 @@ func (w *watches) take(n int, now time.Time) (due []*watch) {
 // fail. If the upstream refuses the request, its packets are rescheduled as usual, so that one bad packet does not hold
 // up the others.
 func (f *Follower) lookUp(ctx context.Context) error {
-	due := f.watched.take(int(f.share.Load()), f.o.Now())
+	due := f.watched.popDue(int(f.share.Load()), f.o.Now())
 	f.due.lookUps = f.o.Now().Add(f.o.PollInterval) // if this fails, other due tasks go first
 	err := f.lookUpAll(ctx, due)
 	if _, refused := errors.AsType[*QueryError](err); refused {
@@ -249,13 +249,13 @@ func (f *Follower) lookUpAll(ctx context.Context, due []*watch) error {
 			parts[i].here = here[i]
 		}
 	}
-	answers, c, err := f.ask(ctx, parts...)
+	answers, c, err := f.query(ctx, parts...)
 	if err != nil {
 		return err
 	}
 	f.noteCounts(c)
 	changed := changedOf(due, here, answers)
-	in := f.intake()
+	in := f.newIngest()
 	for i, a := range answers {
 		if changed[due[i].hash] {
 			for _, row := range a.rows {
@@ -335,7 +335,7 @@ func (f *Follower) transfersOf(ctx context.Context,
 			break
 		}
 		n := min(len(parts), maxParts)
-		answers, c, err := f.ask(ctx, parts[:n]...)
+		answers, c, err := f.query(ctx, parts[:n]...)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -360,18 +360,18 @@ func (f *Follower) transfersOf(ctx context.Context,
 }
 
 // postpone reschedules packets that were looked up and did not arrive anew. The interval grows with the packet's age.
-func (f *Follower) postpone(due []*watch, answers []answer, in *intake) {
+func (f *Follower) postpone(due []*watch, answers []answer, in *ingest) {
 	now := f.o.Now()
 	for i, e := range due {
 		if p := in.packets[e.hash]; p != nil && p.came || len(in.doubted[e.hash]) > 0 {
 			continue // note has rescheduled it already
 		}
 		gone := len(answers[i].rows) == 0
-		if e.ended || gone && (e.removed || len(e.apart) > 0) {
+		if e.ended || gone && (e.removed || len(e.quarantined) > 0) {
 			f.watched.remove(e)
 			continue
 		}
-		e.vain = gone
+		e.notFound = gone
 		if e.interval *= 2; !gone {
 			e.interval = f.firstLookup(answers[i].rows[0], now)
 		}

@@ -92,10 +92,10 @@ const maxParts = 18
 // Errors: as Upstream.Query; appliance.CodeUpstreamUnavailable for an answer of the wrong form.
 func (r *reader) fetch(ctx context.Context, parts ...part) ([]answer, counts, error) {
 	p := r.plan.Load()
-	return r.ask(ctx, p, p.counts, parts)
+	return r.query(ctx, p, p.counts, parts)
 }
 
-func (r *reader) ask(ctx context.Context, p *plan, withCounts bool, parts []part) ([]answer, counts, error) {
+func (r *reader) query(ctx context.Context, p *plan, withCounts bool, parts []part) ([]answer, counts, error) {
 	if len(parts) == 0 && !withCounts {
 		return nil, counts{}, nil
 	}
@@ -215,7 +215,7 @@ func (r *reader) tablePage(ctx context.Context, p *plan, q *query, page part) (a
 		flagged.flagged = true
 		parts = append(parts, flagged)
 	}
-	answers, _, err := r.ask(ctx, p, false, parts)
+	answers, _, err := r.query(ctx, p, false, parts)
 	if err != nil {
 		return answer{}, err
 	}

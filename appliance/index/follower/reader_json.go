@@ -11,7 +11,7 @@ import (
 // elements returns the values of a JSON list. It fails if there are more than most.
 func elements(list []byte, most int) (values [][]byte, ok bool) {
 	s := &scanner{in: list}
-	s.take('[')
+	s.expect('[')
 	for first := true; s.more(']', first); first = false {
 		if len(values) == most {
 			return nil, false
@@ -25,13 +25,13 @@ func elements(list []byte, most int) (values [][]byte, ok bool) {
 func members(object []byte, most int) (values map[string][]byte, ok bool) {
 	s := &scanner{in: object}
 	values = make(map[string][]byte)
-	s.take('{')
+	s.expect('{')
 	for first := true; s.more('}', first); first = false {
 		var name string
 		if json.Unmarshal(s.value(), &name) != nil {
 			return nil, false
 		}
-		if s.take(':'); len(values) == most {
+		if s.expect(':'); len(values) == most {
 			return nil, false
 		}
 		values[name] = s.value()
@@ -62,8 +62,8 @@ func (s *scanner) next(c byte) bool {
 	return true
 }
 
-// take moves past c, which must come next.
-func (s *scanner) take(c byte) { s.failed = !s.next(c) || s.failed }
+// expect moves past c, which must come next.
+func (s *scanner) expect(c byte) { s.failed = !s.next(c) || s.failed }
 
 // more reports whether another element follows, and moves to it. At the end it moves past the closing byte.
 func (s *scanner) more(end byte, first bool) bool {
@@ -71,7 +71,7 @@ func (s *scanner) more(end byte, first bool) bool {
 		return false
 	}
 	if !first {
-		s.take(',')
+		s.expect(',')
 	}
 	return !s.failed
 }

@@ -156,14 +156,14 @@ func TestWhatIsWantedIsLookedUpAtOnceAndCounted(t *testing.T) {
 	if !w.wanted() || w.wanting != 2 {
 		t.Errorf("%d are wanted, want 2", w.wanting)
 	}
-	due := w.take(10, now)
+	due := w.popDue(10, now)
 	if len(due) != 2 || len(w.heap) != 4 {
 		t.Fatalf("%d are due of %d, want 2 of 4", len(due), len(w.heap))
 	}
 	for _, e := range due {
 		w.note(e.hash, packetRow(t, e.hash, now, false), nil, false, time.Hour, now)
 	}
-	if w.wanted() || len(w.take(10, now)) != 0 {
+	if w.wanted() || len(w.popDue(10, now)) != 0 {
 		t.Error("what has come is wanted still")
 	}
 }

@@ -66,7 +66,7 @@ func (f *Follower) sweepOn(ctx context.Context) error {
 			parts, streams = append(parts, p), append(streams, st)
 		}
 	}
-	answers, c, err := f.ask(ctx, parts...)
+	answers, c, err := f.query(ctx, parts...)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (f *Follower) compare(ctx context.Context, p part, a answer) (covered bool,
 			return err
 		}
 		for _, hash := range extra {
-			if e := f.watched.by[hash]; e == nil || len(e.apart) == 0 {
+			if e := f.watched.by[hash]; e == nil || len(e.quarantined) == 0 {
 				f.sweep.found++
 				f.watched.call(hash, now)
 			}
@@ -132,7 +132,7 @@ func (f *Follower) compare(ctx context.Context, p part, a answer) (covered bool,
 			}
 			hash := packetHashOf(row)
 			e := f.watched.by[hash]
-			if (here.IsZero() || otherStatus(row, here)) && (e == nil || len(e.apart) == 0 && !e.vain) {
+			if (here.IsZero() || otherStatus(row, here)) && (e == nil || len(e.quarantined) == 0 && !e.notFound) {
 				f.sweep.found++
 				f.watched.call(hash, now)
 			}

@@ -102,7 +102,7 @@ func TestWhatIsLookedUpRarelyMakesRoomWhereThereIsNone(t *testing.T) {
 		f.watched = watches{by: make(map[string]*watch), full: full}
 		e := &watch{hash: "0x01", interval: defaultLookupInterval}
 		f.watched.set(e, time.Now())
-		f.postpone([]*watch{e}, []answer{{}}, f.intake())
+		f.postpone([]*watch{e}, []answer{{}}, f.newIngest())
 		if watched := len(f.watched.by) == 1; watched == full {
 			t.Errorf("there is no room is %t, and it is watched further on is %t", full, watched)
 		}

@@ -15,11 +15,11 @@ const goneAfter = 3
 // maxVanishedPages bounds how many pages of the index are compared with one page of the upstream.
 const maxVanishedPages = 10
 
-// vanished adds rows that the upstream no longer has to the intake's removals. It returns the packets that must be
+// vanished adds rows that the upstream no longer has to the ingest's removals. It returns the packets that must be
 // looked up again to be certain. It considers packets that the upstream does not return, and packets whose transfers
 // were all read.
 func (f *Follower) vanished(ctx context.Context, due []*watch, answers []answer,
-	in *intake) (uncertain []*watch, err error) {
+	in *ingest) (uncertain []*watch, err error) {
 	listed := make(map[index.RowID]bool)
 	for _, row := range in.batch.Rows {
 		listed[row.ID()] = true

@@ -29,12 +29,12 @@ type Report struct {
 	Compared    map[string]int `json:"compared"` // rows compared one by one, by kind
 	// Behind counts differing rows that are expected to change: rows of unfinished packets, rows missing while the
 	// backfill runs, and the states of chains and clients.
-	Behind      int          `json:"behind"`
-	Differences []Difference `json:"differences"` // at most MaxDifferences
-	Differing   int          `json:"differing"`   // all differences
-	Unverified  []Doubt      `json:"unverified"`  // at most MaxDifferences
-	Doubtful    int          `json:"doubtful"`    // all quarantined rows
-	Missing     []string     `json:"missingFields,omitempty"`
+	Behind      int           `json:"behind"`
+	Differences []Difference  `json:"differences"` // at most MaxDifferences
+	Differing   int           `json:"differing"`   // all differences
+	Unverified  []Quarantined `json:"unverified"`  // at most MaxDifferences
+	Doubtful    int           `json:"doubtful"`    // all quarantined rows
+	Missing     []string      `json:"missingFields,omitempty"`
 }
 
 // MaxDifferences is how many differences and unverified rows a Report lists.
@@ -55,23 +55,23 @@ const (
 	Differs         = "differs"
 )
 
-// Doubt is a quarantined row.
-type Doubt struct {
+// Quarantined is a quarantined row.
+type Quarantined struct {
 	Kind   string    `json:"kind"`
 	Key    string    `json:"key"`
 	Reason string    `json:"reason"`
 	Since  time.Time `json:"since"`
 }
 
-// Doubts returns the quarantined rows, by kind and key: at most limit of them, and how many there are in all.
+// ListQuarantined returns the quarantined rows, by kind and key: at most limit of them, and how many there are in all.
 //
 // Errors: as Index.View.
-func Doubts(ctx context.Context, of index.Index, limit int) (listed []Doubt, all int, err error) {
-	listed = []Doubt{}
+func ListQuarantined(ctx context.Context, of index.Index, limit int) (listed []Quarantined, all int, err error) {
+	listed = []Quarantined{}
 	err = view(ctx, of, func(snap snapshot) error {
 		return snap.Unverified(ctx, func(u index.Unverified) error {
 			if all++; len(listed) < limit {
-				listed = append(listed, doubtOf(u))
+				listed = append(listed, quarantinedOf(u))
 			}
 			return nil
 		})
@@ -79,8 +79,8 @@ func Doubts(ctx context.Context, of index.Index, limit int) (listed []Doubt, all
 	return listed, all, err
 }
 
-func doubtOf(u index.Unverified) Doubt {
-	return Doubt{Kind: u.Row.Type().Name, Key: u.Row.Key(), Reason: u.Reason, Since: u.Since}
+func quarantinedOf(u index.Unverified) Quarantined {
+	return Quarantined{Kind: u.Row.Type().Name, Key: u.Row.Key(), Reason: u.Reason, Since: u.Since}
 }
 
 // OK reports whether the counts agree, no row differs and no row is quarantined.
@@ -99,7 +99,7 @@ func Verify(ctx context.Context, o VerifyOptions) (Report, error) {
 	}
 	v := &comparison{
 		VerifyOptions: o, reader: newReader(o.Upstream),
-		report: Report{Compared: make(map[string]int), Differences: []Difference{}, Unverified: []Doubt{}},
+		report: Report{Compared: make(map[string]int), Differences: []Difference{}, Unverified: []Quarantined{}},
 	}
 	if err := v.run(ctx); err != nil {
 		return Report{}, err
@@ -134,7 +134,7 @@ func (v *comparison) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := v.listDoubts(ctx); err != nil {
+	if err := v.listQuarantined(ctx); err != nil {
 		return err
 	}
 	for _, t := range index.TableTypes {
@@ -158,9 +158,9 @@ func (v *comparison) progress() {
 	v.OnProgress(v.done, len(index.TableTypes)+2*v.places())
 }
 
-func doubtKey(row index.Row) string { return row.Type().Name + " " + row.Key() }
+func rowName(row index.Row) string { return row.Type().Name + " " + row.Key() }
 
-func (v *comparison) listDoubts(ctx context.Context) error {
+func (v *comparison) listQuarantined(ctx context.Context) error {
 	v.doubted = make(map[string]bool)
 	size := 0
 	return view(ctx, v.Index, func(snap snapshot) error {
@@ -171,12 +171,12 @@ func (v *comparison) listDoubts(ctx context.Context) error {
 		v.backfilled = done != ""
 		return snap.Unverified(ctx, func(u index.Unverified) error {
 			v.report.Doubtful++
-			if key := doubtKey(u.Row); size < maxDoubted { // rows beyond the limit are reported as differences
+			if key := rowName(u.Row); size < maxDoubted { // rows beyond the limit are reported as differences
 				v.doubted[key] = true
 				size += len(key) + eachDoubted
 			}
 			if len(v.report.Unverified) < MaxDifferences {
-				v.report.Unverified = append(v.report.Unverified, doubtOf(u))
+				v.report.Unverified = append(v.report.Unverified, quarantinedOf(u))
 			}
 			return nil
 		})
@@ -352,7 +352,7 @@ func (v *comparison) moving(ctx context.Context, snap snapshot, here index.Row) 
 func (v *comparison) compare(upstream, here index.Row, moving bool) {
 	t := upstream.Type()
 	v.report.Compared[t.Name]++
-	if v.doubted[doubtKey(upstream)] {
+	if v.doubted[rowName(upstream)] {
 		return // listed as unverified
 	}
 	d := Difference{Kind: t.Name, Key: upstream.Key(), What: MissingHere}

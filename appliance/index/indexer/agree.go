@@ -203,8 +203,9 @@ func (r *reader) agree(ctx context.Context, q query) (*chain.Logs, error) {
 		return nil, r.disagreement(q, results, votes)
 	case !agreed.same:
 		return nil, &Contradiction{
-			fmt.Sprintf("block %d of chain %s was %s and has another hash now: the chain was reorganised below what is "+
-				"indexed", q.check.Number, r.ID, q.check.Hash),
+			fmt.Sprintf(
+				"block %d of chain %s was %s and has another hash now: the chain was reorganised below what is "+
+					"indexed", q.check.Number, r.ID, q.check.Hash),
 			"delete replica.db while attestd is stopped, and set more confirmations in indexer.chains"}
 	}
 	return &agreed.logs, nil

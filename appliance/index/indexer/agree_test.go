@@ -189,7 +189,10 @@ func TestARescanReadsBlocksAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the rescans are over", func() bool { s := x.Status(); return s[0].Rescan == nil && s[1].Rescan == nil })
+	eventually(t, "the rescans are over", func() bool {
+		s := x.Status()
+		return s[0].Rescan == nil && s[1].Rescan == nil
+	})
 	sameRows(t, rowsOf(t, idx, index.PacketType, index.TransferType), expected(t, all))
 	for range 2 { // of the middle only, in which the clients' last updates are unknown
 		to := x.Status()[0].Indexed

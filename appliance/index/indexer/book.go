@@ -63,7 +63,6 @@ func updateName(client string) string      { return "indexer update " + client }
 func waitingName(packet string) string     { return "indexer waiting " + packet }
 func keyOf(chain string, id uint32) string { return chain + "/" + strconv.FormatUint(uint64(id), 10) }
 func number(id uint32) *int32              { return new(int32(id)) }
-func equals(id *int32, is uint32) bool     { return id != nil && *id == int32(is) }
 func tableOrder(at Place, id uint32) string {
 	return fmt.Sprintf("%s-%s-%010d", at.Time.UTC().Format("20060102150405"), at.Chain, id)
 }

@@ -29,8 +29,7 @@ type reader struct {
 
 	loaded     bool
 	at         progress
-	begun      bool   // at.Block was read
-	index      string // index.Status.ID of the index that at describes
+	begun      bool // at.Block was read
 	identified time.Time
 	told       string // the last error logged
 	lines      int    // log lines about refused events so far

@@ -125,7 +125,8 @@ func (p *parcel) send() chaintest.Emission {
 
 func encodePacket(p indexer.Packet) []byte {
 	tuple, err := abi.NewType("tuple", "", []abi.ArgumentMarshaling{{Name: "a", Type: "uint32"},
-		{Name: "b", Type: "uint32"}, {Name: "c", Type: "bytes"}, {Name: "d", Type: "uint64"}, {Name: "e", Type: "uint64"}})
+		{Name: "b", Type: "uint32"}, {Name: "c", Type: "bytes"}, {Name: "d", Type: "uint64"},
+		{Name: "e", Type: "uint64"}})
 	if err != nil {
 		panic(err)
 	}
@@ -156,7 +157,8 @@ func (p *parcel) writeAck(success bool) chaintest.Emission {
 
 func (p *parcel) acknowledge(success bool) chaintest.Emission {
 	return chaintest.Event("PacketAck(uint32,bytes32,bytes,address)",
-		append(p.topics(p.from.channel()), common.BytesToHash(maker[:])), arg{Type: "bytes", Value: acknowledgement(success)})
+		append(p.topics(p.from.channel()), common.BytesToHash(maker[:])),
+		arg{Type: "bytes", Value: acknowledgement(success)})
 }
 
 func (p *parcel) timeOut() chaintest.Emission {

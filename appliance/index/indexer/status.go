@@ -26,9 +26,10 @@ type Status struct {
 
 // RPC is the state of an RPC.
 type RPC struct {
-	URL           string `json:"url"` // without parts that may be secret
-	Head          uint64 `json:"head"`
-	Disagreements uint64 `json:"disagreements"`   // ranges in which its events differed from the others' since the start
+	URL  string `json:"url"` // without parts that may be secret
+	Head uint64 `json:"head"`
+	// ranges in which its events differed from the others' since the start
+	Disagreements uint64 `json:"disagreements"`
 	Error         string `json:"error,omitempty"` // of its last call; may be empty
 }
 

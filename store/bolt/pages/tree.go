@@ -58,7 +58,7 @@ func (t *Tree) Find(all []Lookup) {
 		if t.open(all) == flagLeaf {
 			t.search(all, flagLeaf)
 			for i := range all {
-				t.take(&all[i])
+				t.storeResult(&all[i])
 			}
 			return
 		}
@@ -103,7 +103,7 @@ func (t *Tree) open(all []Lookup) (kind uint16) {
 		if i%lookEvery == 0 && !asked {
 			now := time.Now()
 			if asked = now.Sub(began) > fromDisk; asked {
-				t.ask(all)
+				t.prefetch(all)
 			}
 			began = now
 		}
@@ -118,9 +118,9 @@ const (
 	lookEvery = 8
 )
 
-// ask makes the kernel read the current pages of all searches at the same time. Otherwise each fault would read its 4
-// KiB, one after the other, since bbolt disables readahead.
-func (t *Tree) ask(all []Lookup) {
+// prefetch makes the kernel read the current pages of all searches at the same time. Otherwise each fault would read
+// its 4 KiB, one after the other, since bbolt disables readahead.
+func (t *Tree) prefetch(all []Lookup) {
 	for i := range all {
 		start := all[i].id * t.size
 		_ = unix.Madvise(t.file[start&^uint64(os.Getpagesize()-1):start+t.size], unix.MADV_WILLNEED) // only advice
@@ -158,8 +158,8 @@ func compareKey(file []byte, element, place uint64, other []byte) int {
 	return bytes.Compare(file[key:key+uint64(binary.NativeEndian.Uint32(e[4:]))], other)
 }
 
-// take stores the result of a search that has reached a leaf, if the element there has the key.
-func (t *Tree) take(l *Lookup) {
+// storeResult stores the result of a search that has reached a leaf, if the element there has the key.
+func (t *Tree) storeResult(l *Lookup) {
 	if l.low == uint32(binary.NativeEndian.Uint16(t.file[l.page+10:])) {
 		return
 	}

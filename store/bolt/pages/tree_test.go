@@ -194,7 +194,7 @@ func TestTreeAsksForWholePages(t *testing.T) {
 		if resident() {
 			t.Skip("this file system keeps its files in memory")
 		}
-		tree.ask(asked)
+		tree.prefetch(asked)
 		// The kernel sends no notification.
 		for deadline := time.Now().Add(time.Minute); !resident(); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {

@@ -11,21 +11,21 @@ import (
 // DefaultMaxWaiting is the limit of queued calls if Attestor.MaxWaiting is zero.
 const DefaultMaxWaiting = 1024
 
-// turns is a fair queue in front of the signer. It admits a limited number of calls at once and queues the others,
+// fairQueue is a fair queue in front of the signer. It admits a limited number of calls at once and queues the others,
 // round robin over API keys. So one API key with a thousand queued calls delays another key's call by a single call. A
 // call that would wait past its deadline is refused at once. It is safe for concurrent use. The zero value is ready.
-type turns struct {
+type fairQueue struct {
 	mu      sync.Mutex
 	inside  int
 	waiting int
-	lines   []*line          // per-key queues, each with at least one call; the first is next
-	ofKey   map[string]*line // the same queues by API key
-	hold    time.Duration    // moving average of the time from admission to leave
-	shed    time.Time        // when a call was last refused
+	queues  []*keyQueue          // per-key queues, each with at least one call; the first is next
+	ofKey   map[string]*keyQueue // the same queues by API key
+	hold    time.Duration        // moving average of the time from admission to leave
+	shed    time.Time            // when a call was last refused
 }
 
-// line is the queue of one API key, oldest call first. It is never empty.
-type line struct {
+// keyQueue is the queue of one API key, oldest call first. It is never empty.
+type keyQueue struct {
 	key   string
 	calls []*waitingCall
 }
@@ -39,7 +39,7 @@ type waitingCall struct {
 // are queued. If enter returns nil, the caller must call leave.
 //
 // Errors: CodeOverloaded, CodeTimeout.
-func (t *turns) enter(ctx context.Context, key string, limit, most int) error {
+func (t *fairQueue) enter(ctx context.Context, key string, limit, most int) error {
 	t.mu.Lock()
 	t.advance(limit)
 	if t.inside < limit {
@@ -73,7 +73,7 @@ func (t *turns) enter(ctx context.Context, key string, limit, most int) error {
 }
 
 // leave ends an admitted call that took the given time.
-func (t *turns) leave(took time.Duration, limit int) {
+func (t *fairQueue) leave(took time.Duration, limit int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.hold += (took - t.hold) / 8
@@ -82,13 +82,13 @@ func (t *turns) leave(took time.Duration, limit int) {
 }
 
 // advance admits the calls whose turn it is. The caller holds t.mu, also for the methods from here to overloaded.
-func (t *turns) advance(limit int) {
+func (t *fairQueue) advance(limit int) {
 	for t.inside < limit && t.waiting > 0 {
-		next := t.lines[0]
+		next := t.queues[0]
 		c := next.calls[0]
-		t.lines, next.calls = t.lines[1:], next.calls[1:]
+		t.queues, next.calls = t.queues[1:], next.calls[1:]
 		if len(next.calls) > 0 {
-			t.lines = append(t.lines, next)
+			t.queues = append(t.queues, next)
 		} else {
 			delete(t.ofKey, next.key)
 		}
@@ -99,7 +99,7 @@ func (t *turns) advance(limit int) {
 }
 
 // join appends a call to its API key's queue. It refuses the call if it would wait too long or the queue is full.
-func (t *turns) join(ctx context.Context, key string, limit, most int) (*waitingCall, error) {
+func (t *fairQueue) join(ctx context.Context, key string, limit, most int) (*waitingCall, error) {
 	own := t.ofKey[key]
 	length := 0
 	if own != nil {
@@ -113,11 +113,11 @@ func (t *turns) join(ctx context.Context, key string, limit, most int) (*waiting
 		return nil, t.overloaded(limit)
 	}
 	if own == nil {
-		own = &line{key: key}
+		own = &keyQueue{key: key}
 		if t.ofKey == nil {
-			t.ofKey = make(map[string]*line)
+			t.ofKey = make(map[string]*keyQueue)
 		}
-		t.ofKey[key], t.lines = own, append(t.lines, own)
+		t.ofKey[key], t.queues = own, append(t.queues, own)
 	}
 	c := &waitingCall{done: make(chan struct{})}
 	own.calls = append(own.calls, c)
@@ -126,9 +126,9 @@ func (t *turns) join(ctx context.Context, key string, limit, most int) (*waiting
 }
 
 // expected returns how long a call waits behind length calls of its own API key.
-func (t *turns) expected(length, limit int) time.Duration {
+func (t *fairQueue) expected(length, limit int) time.Duration {
 	before := 1
-	for _, l := range t.lines {
+	for _, l := range t.queues {
 		before += min(len(l.calls), length+1)
 	}
 	return t.hold * time.Duration(before) / time.Duration(max(limit, 1))
@@ -136,8 +136,8 @@ func (t *turns) expected(length, limit int) time.Duration {
 
 // displace makes room for a call whose own queue has length calls. It refuses the newest call of the longest queue if
 // that queue is longer than the caller's would be, and reports whether it did.
-func (t *turns) displace(length, limit int) bool {
-	longest := slices.MaxFunc(t.lines, func(a, b *line) int { return len(a.calls) - len(b.calls) })
+func (t *fairQueue) displace(length, limit int) bool {
+	longest := slices.MaxFunc(t.queues, func(a, b *keyQueue) int { return len(a.calls) - len(b.calls) })
 	if len(longest.calls) <= length+1 {
 		return false
 	}
@@ -148,18 +148,18 @@ func (t *turns) displace(length, limit int) bool {
 	return true
 }
 
-func (t *turns) remove(key string, c *waitingCall) {
+func (t *fairQueue) remove(key string, c *waitingCall) {
 	l := t.ofKey[key]
 	l.calls = slices.DeleteFunc(l.calls, func(one *waitingCall) bool { return one == c })
 	t.waiting--
 	if len(l.calls) == 0 {
 		delete(t.ofKey, key)
-		t.lines = slices.DeleteFunc(t.lines, func(one *line) bool { return one == l })
+		t.queues = slices.DeleteFunc(t.queues, func(one *keyQueue) bool { return one == l })
 	}
 }
 
 // overloaded returns the error of a refused call. RetryAfter is the expected time until the queue is empty.
-func (t *turns) overloaded(limit int) error {
+func (t *fairQueue) overloaded(limit int) error {
 	t.shed = time.Now()
 	e := Errorf(CodeOverloaded, "more attestations are requested than the HSM can sign in time")
 	e.RetryAfter = max(time.Second, t.hold*time.Duration(t.waiting+1)/time.Duration(max(limit, 1)))
@@ -167,13 +167,13 @@ func (t *turns) overloaded(limit int) error {
 }
 
 // saturated reports whether the queue is at least half full, or a call was refused in the last second.
-func (t *turns) saturated(most int) bool {
+func (t *fairQueue) saturated(most int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return 2*t.waiting >= most || time.Since(t.shed) < time.Second
 }
 
-func (t *turns) length() int {
+func (t *fairQueue) length() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.waiting

@@ -11,9 +11,10 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// place is the slot of one token of Tokens. Its goroutine, watch, opens the token if it is not open, and signs trials.
-type place struct {
-	Place
+// tokenSlot is the slot of one token of Tokens. Its goroutine, watch, opens the token if it is not open, and signs
+// trials.
+type tokenSlot struct {
+	TokenSlot
 	number int // from 1
 	tokens *Tokens
 
@@ -42,14 +43,14 @@ const (
 )
 
 // opened returns the token's signer, nil before the token was opened.
-func (p *place) opened() TokenSigner {
+func (p *tokenSlot) opened() TokenSigner {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.signer
 }
 
 // well reports whether the token is in use and ready. If its signer knows of a fault, well takes the token out of use.
-func (p *place) well() bool {
+func (p *tokenSlot) well() bool {
 	p.mu.Lock()
 	signer, out := p.signer, p.out
 	p.mu.Unlock()
@@ -74,7 +75,7 @@ func knownFault(signer TokenSigner) error {
 }
 
 // leaving returns a channel that is closed when the token is taken out of use; nil if it is out of use.
-func (p *place) leaving() <-chan struct{} {
+func (p *tokenSlot) leaving() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.out != nil {
@@ -84,7 +85,7 @@ func (p *place) leaving() <-chan struct{} {
 }
 
 // usual returns how long a signature usually takes; 0 before the first.
-func (p *place) usual() time.Duration {
+func (p *tokenSlot) usual() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.usually
@@ -92,7 +93,7 @@ func (p *place) usual() time.Duration {
 
 // sign signs and updates the token's statistics. If all tokens are out of use, the first that signs is used again at
 // once.
-func (p *place) sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
+func (p *tokenSlot) sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
 	began := time.Now()
 	signature, err := p.opened().Sign(ctx, d)
 	if err != nil {
@@ -112,7 +113,7 @@ func (p *place) sign(ctx context.Context, d appliance.Digest) (appliance.Signatu
 }
 
 // ended takes the token out of use after an error. After a timeout it does so only if the token is silent; see hangs.
-func (t turn) ended(err error) {
+func (t signRequest) ended(err error) {
 	switch {
 	case err == nil:
 	case appliance.CodeOf(err) == appliance.CodeTimeout:
@@ -123,7 +124,7 @@ func (t turn) ended(err error) {
 }
 
 // hangs takes the token out of use if it has signed nothing since the attempt began.
-func (t turn) hangs() {
+func (t signRequest) hangs() {
 	t.mu.Lock()
 	silent := !t.answered.After(t.began)
 	t.mu.Unlock()
@@ -133,7 +134,7 @@ func (t turn) hangs() {
 }
 
 // leave takes the token out of use.
-func (p *place) leave(cause error) {
+func (p *tokenSlot) leave(cause error) {
 	if p.tokens.closing.Err() != nil {
 		return
 	}
@@ -159,7 +160,7 @@ func (p *place) leave(cause error) {
 }
 
 // enter puts the token back into use.
-func (p *place) enter() {
+func (p *tokenSlot) enter() {
 	p.mu.Lock()
 	if p.out == nil {
 		p.mu.Unlock()
@@ -172,13 +173,13 @@ func (p *place) enter() {
 		"well", p.tokens.countWell())
 }
 
-func (p *place) log(level slog.Level, message string, attributes ...any) {
+func (p *tokenSlot) log(level slog.Level, message string, attributes ...any) {
 	p.tokens.options.Logger.Log(context.Background(), level, message,
 		append([]any{"position", p.number, "token", p.label()}, attributes...)...)
 }
 
 // watch monitors the token until Close.
-func (p *place) watch() {
+func (p *tokenSlot) watch() {
 	for p.tokens.closing.Err() == nil {
 		signer, left := p.opened(), p.leaving()
 		switch {
@@ -193,7 +194,7 @@ func (p *place) watch() {
 }
 
 // watchWell returns once the token is out of use.
-func (p *place) watchWell(left <-chan struct{}) {
+func (p *tokenSlot) watchWell(left <-chan struct{}) {
 	tick := time.NewTicker(trialPause)
 	defer tick.Stop()
 	for {
@@ -221,7 +222,7 @@ func (p *place) watchWell(left <-chan struct{}) {
 
 // tryUntilWell has a token that is out of use sign trials. Once trials have succeeded without a fault for calm, it puts
 // the token back into use. If no other token is in use, one trial is enough.
-func (p *place) tryUntilWell() {
+func (p *tokenSlot) tryUntilWell() {
 	var good time.Time // start of the current run of successful trials
 	for sleep(p.tokens.closing, p.tokens.closing, trialPause) {
 		if p.leaving() != nil {
@@ -247,7 +248,7 @@ func (p *place) tryUntilWell() {
 }
 
 // try has the token sign a trial and checks the signature.
-func (p *place) try() (took time.Duration, err error) {
+func (p *tokenSlot) try() (took time.Duration, err error) {
 	signer := p.opened()
 	before := signer.Usage()
 	if !before.Ready {
@@ -266,7 +267,7 @@ func (p *place) try() (took time.Duration, err error) {
 }
 
 // openLater retries opening the token until it succeeds or the failure is final.
-func (p *place) openLater() {
+func (p *tokenSlot) openLater() {
 	if p.isFinal() {
 		<-p.tokens.closing.Done()
 		return
@@ -279,7 +280,7 @@ func (p *place) openLater() {
 	}
 }
 
-func (p *place) isFinal() bool {
+func (p *tokenSlot) isFinal() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.final
@@ -288,14 +289,14 @@ func (p *place) isFinal() bool {
 // openTimeout bounds the time to open a token; a network HSM may need seconds.
 const openTimeout = time.Minute
 
-func (p *place) open(ctx context.Context) (TokenSigner, error) {
+func (p *tokenSlot) open(ctx context.Context) (TokenSigner, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	return p.Open(ctx)
 }
 
 // admit accepts an opened token if it has the key. The token must sign trials before it is used.
-func (p *place) admit(signer TokenSigner, err error) bool {
+func (p *tokenSlot) admit(signer TokenSigner, err error) bool {
 	if err == nil && signer.Address() != p.tokens.address {
 		err = otherKey(signer.Address(), p.tokens.address)
 		_ = signer.Close() // never used
@@ -324,7 +325,7 @@ func serious(err error) bool {
 }
 
 // worse records why a token cannot be used, if that is the first reason, or the first serious one, and logs it once.
-func (p *place) worse(err error) {
+func (p *tokenSlot) worse(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err == nil || p.tokens.closing.Err() != nil || p.out != nil && (serious(p.out) || !serious(err)) {

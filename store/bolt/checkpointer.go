@@ -16,11 +16,11 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// fileEvery is the maximum time for which leaves are in the write-ahead log only, on a healthy disk.
-const fileEvery = time.Second
+// flushEvery is the maximum time for which leaves are in the write-ahead log only, on a healthy disk.
+const flushEvery = time.Second
 
-// filer moves leaves from the write-ahead log into the file in the background.
-type filer struct {
+// checkpointer moves leaves from the write-ahead log into the file in the background.
+type checkpointer struct {
 	store  *Store
 	writer *writer
 	wake   chan struct{} // has an element if leaves may be waiting for a flush
@@ -39,36 +39,36 @@ type filer struct {
 	changed   chan struct{} // closed when a flush ends
 }
 
-func newFiler(s *Store) *filer {
-	return &filer{
+func newFiler(s *Store) *checkpointer {
+	return &checkpointer{
 		store: s, wake: make(chan struct{}, 1), stop: make(chan struct{}), ended: make(chan struct{}),
 		changed: make(chan struct{}),
 	}
 }
 
-func (f *filer) run() {
+func (f *checkpointer) run() {
 	defer close(f.ended)
 	for {
 		select {
 		case <-f.wake:
-			f.file()
+			f.flushFirst()
 		case <-f.stop:
 			return
 		}
 	}
 }
 
-func (f *filer) signal() {
+func (f *checkpointer) signal() {
 	select {
 	case f.wake <- struct{}{}:
-	default: // the filer is awake already
+	default: // the checkpointer is awake already
 	}
 }
 
 // persist writes leaves and their checkpoint to the disk and publishes them. The caller holds f.mu, which persist
 // releases while it waits. After an error, the leaves are not in the journal, unless the process ends before the next
 // write.
-func (f *filer) persist(next *segment) error {
+func (f *checkpointer) persist(next *segment) error {
 	if f.wal == nil {
 		if err := f.renew(); err != nil {
 			return err
@@ -97,7 +97,7 @@ func (f *filer) persist(next *segment) error {
 }
 
 // add adds synced leaves to the last segment, or to a new one if that is sealed.
-func (f *filer) add(next *segment) {
+func (f *checkpointer) add(next *segment) {
 	r := &f.store.recent
 	own := len(r.segments) == 0 || f.sealed && len(r.segments) == 1
 	r.add(next, own)
@@ -105,22 +105,22 @@ func (f *filer) add(next *segment) {
 	case f.wal != nil && f.wal.halfFull() && !f.sealed:
 		f.seal()
 	case own:
-		time.AfterFunc(fileEvery, f.signal)
+		time.AfterFunc(flushEvery, f.signal)
 	}
 }
 
 // seal closes the first segment for its flush. Later frames go into the other half of the write-ahead log.
-func (f *filer) seal() {
+func (f *checkpointer) seal() {
 	f.sealed = true
 	if f.wal != nil {
-		f.wal.turn()
+		f.wal.switchHalf()
 	}
 	f.signal()
 }
 
 // renew creates a new write-ahead log after all leaves of the old one were flushed.
-func (f *filer) renew() error {
-	if err := f.settle(context.Background()); err != nil {
+func (f *checkpointer) renew() error {
+	if err := f.waitFlushed(context.Background()); err != nil {
 		return err
 	}
 	w, err := createWAL(f.store.path, logMark(appliance.LogName(f.store.opts.Verifier)), f.store.opts.walSize)
@@ -139,22 +139,22 @@ func (f *filer) renew() error {
 }
 
 // pass writes a batch that is larger than half of the write-ahead log directly into the file.
-func (f *filer) pass(next *segment) error {
-	if err := f.settle(context.Background()); err != nil {
+func (f *checkpointer) pass(next *segment) error {
+	if err := f.waitFlushed(context.Background()); err != nil {
 		return err
 	}
 	return f.store.fileSegment(next)
 }
 
-// settle waits until the file has all published leaves.
-func (f *filer) settle(ctx context.Context) error {
+// waitFlushed waits until the file has all published leaves.
+func (f *checkpointer) waitFlushed(ctx context.Context) error {
 	end := f.store.head.Load().tree.N
 	return f.await(ctx, func() bool { return f.store.head.Load().inFile() >= end })
 }
 
 // await waits for a condition that a flush brings about. If a flush that began after the call fails, await returns its
 // error. The caller holds f.mu, which await releases while it waits.
-func (f *filer) await(ctx context.Context, reached func() bool) error {
+func (f *checkpointer) await(ctx context.Context, reached func() bool) error {
 	before := f.begun
 	for !reached() {
 		switch {
@@ -178,8 +178,8 @@ func (f *filer) await(ctx context.Context, reached func() bool) error {
 	return nil
 }
 
-// file flushes the first segment, if one exists.
-func (f *filer) file() {
+// flushFirst flushes the first segment, if one exists.
+func (f *checkpointer) flushFirst() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	segments := f.store.recent.segments
@@ -210,14 +210,14 @@ func (f *filer) file() {
 	f.conclude(n, nil)
 }
 
-func (f *filer) conclude(n int64, outcome error) {
+func (f *checkpointer) conclude(n int64, outcome error) {
 	f.concluded, f.outcome = n, outcome
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
 
 // notFiled decides whether the failure of a flush is final, and returns the error for the waiters.
-func (f *filer) notFiled(err error) error {
+func (f *checkpointer) notFiled(err error) error {
 	if !notWritten(err) {
 		return f.writer.fail(err)
 	}
@@ -232,9 +232,9 @@ func (f *filer) notFiled(err error) error {
 }
 
 // close flushes the remaining leaves and then removes the write-ahead log. The writer has ended before.
-func (f *filer) close() {
+func (f *checkpointer) close() {
 	f.mu.Lock()
-	err := f.settle(context.Background())
+	err := f.waitFlushed(context.Background())
 	f.mu.Unlock()
 	close(f.stop)
 	<-f.ended
@@ -264,13 +264,13 @@ func (s *Store) fileSegment(next *segment) error {
 		if err != nil {
 			return err
 		}
-		if !bytes.Equal(t.meta.Get([]byte(metaCheckpoint)), s.filed) {
+		if !bytes.Equal(t.meta.Get([]byte(metaCheckpoint)), s.flushedCheckpoint) {
 			return errors.New("the file changed since the last commit")
 		}
 		return errors.Join(t.put(next), t.meta.Put([]byte(metaCheckpoint), next.checkpoint))
 	})
 	if err == nil {
-		s.filed = next.checkpoint // owned by the filer once it runs
+		s.flushedCheckpoint = next.checkpoint // owned by the checkpointer once it runs
 	}
 	return err
 }

@@ -9,15 +9,15 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// flights holds the runs that concurrent requests share. A run continues if the request that began it leaves, and ends
-// once all its requests have left.
-type flights struct {
+// sharedRuns holds the runs that concurrent requests share. A run continues if the request that began it leaves, and
+// ends once all its requests have left.
+type sharedRuns struct {
 	mu  sync.Mutex
-	all map[string]*flight
+	all map[string]*sharedRun
 }
 
-type flight struct {
-	sharers int // guarded by flights.mu
+type sharedRun struct {
+	sharers int // guarded by sharedRuns.mu
 	cancel  context.CancelFunc
 	landed  chan struct{} // closed when the fields below are set
 
@@ -26,8 +26,8 @@ type flight struct {
 }
 
 // join returns the flight of a key, or begins one. The caller must call leave.
-func (f *flights) join(ctx context.Context, key string,
-	run func(ctx context.Context) (response, *cacheEntry)) (_ *flight, began bool) {
+func (f *sharedRuns) join(ctx context.Context, key string,
+	run func(ctx context.Context) (response, *cacheEntry)) (_ *sharedRun, began bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if found, ok := f.all[key]; ok {
@@ -35,9 +35,9 @@ func (f *flights) join(ctx context.Context, key string,
 		return found, false
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	begun := &flight{sharers: 1, cancel: cancel, landed: make(chan struct{})}
+	begun := &sharedRun{sharers: 1, cancel: cancel, landed: make(chan struct{})}
 	if f.all == nil {
-		f.all = make(map[string]*flight)
+		f.all = make(map[string]*sharedRun)
 	}
 	f.all[key] = begun
 	go func() {
@@ -52,7 +52,7 @@ func (f *flights) join(ctx context.Context, key string,
 }
 
 // leave ends the flight if no request waits for it any more. Later requests begin another flight.
-func (f *flights) leave(key string, left *flight) {
+func (f *sharedRuns) leave(key string, left *sharedRun) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if left.sharers--; left.sharers == 0 {
@@ -62,7 +62,7 @@ func (f *flights) leave(key string, left *flight) {
 }
 
 // forget removes an ended flight. The caller must hold f.mu.
-func (f *flights) forget(key string, ended *flight) {
+func (f *sharedRuns) forget(key string, ended *sharedRun) {
 	if f.all[key] == ended {
 		delete(f.all, key)
 	}
@@ -104,7 +104,7 @@ func givenUp() *document.Error {
 // isWhole is response.isWhole. For an upstream's answer it must parse JSON, so it takes an execution slot.
 func (e *Endpoint) isWhole(ctx context.Context, r response) bool {
 	if r.status == statusForwarded {
-		if e.executions.take(ctx) != nil {
+		if e.executions.acquire(ctx) != nil {
 			return false
 		}
 		defer e.executions.end()
@@ -129,7 +129,7 @@ func (e *Endpoint) fly(ctx context.Context, key cacheKey, p document.Policy, j j
 		}
 		return r, nil
 	}
-	body := e.keep(r)
+	body := e.cacheable(r)
 	entry := &cacheEntry{kept: kept{body: body}, tag: tagOf(body), stored: e.cache.now(), ttl: p.TTL, stale: j.stale}
 	e.cache.entries.Set(key, entry)
 	return response{}, entry

@@ -12,12 +12,12 @@ import (
 // transferPacket is the key of a transfer's packet.
 var transferPacket = []int{index.TransferPacketColumn}
 
-// intake checks the rows of one or more requests and gathers them into a batch. Packets must be added before their
+// ingest checks the rows of one or more requests and gathers them into a batch. Packets must be added before their
 // transfers.
-type intake struct {
+type ingest struct {
 	f       *Follower
 	batch   index.Batch
-	packets map[string]*packet       // by hash: packets of this intake, and packets that it read from the index
+	packets map[string]*packet       // by hash: packets of this ingest, and packets that it read from the index
 	doubted map[string][]index.RowID // quarantined rows, by the hash of their packet
 	all     map[string]bool          // hashes of packets with all transfers read
 	bytes   int                      // size of the batch's rows
@@ -27,12 +27,12 @@ type intake struct {
 type packet struct {
 	row    index.Row
 	fault  error   // why it does not verify; nil if it does
-	came   bool    // arrived with this intake rather than from the index
+	came   bool    // arrived with this ingest rather than from the index
 	orders *orders // decoded for the first transfer that is checked
 }
 
-func (f *Follower) intake() *intake {
-	return &intake{f: f, packets: make(map[string]*packet), doubted: make(map[string][]index.RowID)}
+func (f *Follower) newIngest() *ingest {
+	return &ingest{f: f, packets: make(map[string]*packet), doubted: make(map[string][]index.RowID)}
 }
 
 // Limits of one batch. In memory a batch takes several times its size.
@@ -43,12 +43,12 @@ const (
 )
 
 // full reports whether the batch is large enough to be written.
-func (in *intake) full() bool {
+func (in *ingest) full() bool {
 	return len(in.batch.Rows)+len(in.batch.Unverified) >= batchRows || in.bytes >= batchBytes
 }
 
 // add takes packets and transfers of one answer, and fetches the packets that the answer lacks.
-func (in *intake) add(ctx context.Context, packets, transfers []index.Row) error {
+func (in *ingest) add(ctx context.Context, packets, transfers []index.Row) error {
 	if err := in.addPackets(ctx, packets); err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (in *intake) add(ctx context.Context, packets, transfers []index.Row) error
 
 // addPackets takes packets from a page. Packets of other protocols are also fetched by hash, because only a lookup
 // returns the upstream's decoded fields, which cannot be computed here.
-func (in *intake) addPackets(ctx context.Context, rows []index.Row) error {
+func (in *ingest) addPackets(ctx context.Context, rows []index.Row) error {
 	var foreign []string
 	for _, row := range rows {
 		if version, ok := row.Text(index.PacketChannelVersionColumn); ok && version != zkgm.ChannelVersion {
@@ -72,30 +72,30 @@ func (in *intake) addPackets(ctx context.Context, rows []index.Row) error {
 	return in.fetchPackets(ctx, foreign)
 }
 
-func (in *intake) addPacket(row index.Row) {
+func (in *ingest) addPacket(row index.Row) {
 	p := &packet{row: row, fault: checkPacket(row), came: true}
 	in.packets[row.Key()] = p
 	if p.fault != nil {
-		in.keepApart(row, row.Key(), p.fault.Error())
+		in.quarantine(row, row.Key(), p.fault.Error())
 		return
 	}
-	in.take(row)
+	in.store(row)
 }
 
-func (in *intake) take(row index.Row) {
+func (in *ingest) store(row index.Row) {
 	in.batch.Rows = append(in.batch.Rows, row)
 	in.bytes += len(row.Bytes())
 }
 
-// keepApart quarantines a row. hash is the hash of its packet.
-func (in *intake) keepApart(row index.Row, hash, reason string) {
+// quarantine quarantines a row. hash is the hash of its packet.
+func (in *ingest) quarantine(row index.Row, hash, reason string) {
 	in.batch.Unverified = append(in.batch.Unverified, index.Unverified{Row: row, Reason: reason})
 	in.doubted[hash] = append(in.doubted[hash], row.ID())
 	in.bytes += len(row.Bytes())
 }
 
 // fetchPackets asks the upstream for packets by hash and adds the packets that it returns.
-func (in *intake) fetchPackets(ctx context.Context, hashes []string) error {
+func (in *ingest) fetchPackets(ctx context.Context, hashes []string) error {
 	if len(hashes) == 0 {
 		return nil
 	}
@@ -105,7 +105,7 @@ func (in *intake) fetchPackets(ctx context.Context, hashes []string) error {
 	}
 	for len(parts) > 0 {
 		n := min(len(parts), maxParts)
-		answers, c, err := in.f.ask(ctx, parts[:n]...)
+		answers, c, err := in.f.query(ctx, parts[:n]...)
 		if err != nil {
 			return err
 		}
@@ -120,8 +120,8 @@ func (in *intake) fetchPackets(ctx context.Context, hashes []string) error {
 	return nil
 }
 
-// addTransfers adds transfers whose packets are in this intake or in the index, and returns the others.
-func (in *intake) addTransfers(ctx context.Context, rows []index.Row) (orphans []index.Row, err error) {
+// addTransfers adds transfers whose packets are in this ingest or in the index, and returns the others.
+func (in *ingest) addTransfers(ctx context.Context, rows []index.Row) (orphans []index.Row, err error) {
 	if err := in.loadPackets(ctx, rows); err != nil {
 		return nil, err
 	}
@@ -138,9 +138,9 @@ func (in *intake) addTransfers(ctx context.Context, rows []index.Row) (orphans [
 	return orphans, nil
 }
 
-func (in *intake) addTransfer(row index.Row, p *packet) error {
+func (in *ingest) addTransfer(row index.Row, p *packet) error {
 	if reason := p.contradicts(row); reason != "" {
-		in.keepApart(row, hashOf(row), reason)
+		in.quarantine(row, hashOf(row), reason)
 		return nil
 	}
 	if status, ok := p.row.Text(index.PacketStatusColumn); ok && row.IsNull(index.TransferStatusColumn) {
@@ -149,7 +149,7 @@ func (in *intake) addTransfer(row index.Row, p *packet) error {
 			return fmt.Errorf("transfer %s: %w", row.Key(), err)
 		}
 	}
-	in.take(row)
+	in.store(row)
 	return nil
 }
 
@@ -172,7 +172,7 @@ func hashOf(transfer index.Row) string {
 }
 
 // loadPackets reads the packets of transfers from the index.
-func (in *intake) loadPackets(ctx context.Context, transfers []index.Row) error {
+func (in *ingest) loadPackets(ctx context.Context, transfers []index.Row) error {
 	var unknown []string
 	for _, row := range transfers {
 		if hash := hashOf(row); in.packets[hash] == nil {
@@ -200,7 +200,7 @@ func (in *intake) loadPackets(ctx context.Context, transfers []index.Row) error 
 
 // addOrphans fetches the packets of transfers that arrived without them. If the upstream has no packet for a transfer,
 // the transfer is quarantined, because it cannot be verified.
-func (in *intake) addOrphans(ctx context.Context, orphans []index.Row) error {
+func (in *ingest) addOrphans(ctx context.Context, orphans []index.Row) error {
 	if len(orphans) == 0 {
 		return nil
 	}
@@ -218,7 +218,7 @@ func (in *intake) addOrphans(ctx context.Context, orphans []index.Row) error {
 	for _, row := range orphans {
 		p := in.packets[hashOf(row)]
 		if p == nil {
-			in.keepApart(row, hashOf(row), "the upstream does not have the packet")
+			in.quarantine(row, hashOf(row), "the upstream does not have the packet")
 			continue
 		}
 		if err := in.addTransfer(row, p); err != nil {
@@ -229,7 +229,7 @@ func (in *intake) addOrphans(ctx context.Context, orphans []index.Row) error {
 }
 
 // write writes the batch, and schedules lookups of packets that are unfinished or quarantined.
-func (in *intake) write(ctx context.Context) error {
+func (in *ingest) write(ctx context.Context) error {
 	if err := in.f.write(ctx, in.batch); err != nil {
 		return err
 	}
@@ -252,13 +252,13 @@ func (in *intake) write(ctx context.Context) error {
 
 // withdraw withdraws quarantined rows that the upstream no longer returns. It considers only packets whose transfers
 // were all read.
-func (in *intake) withdraw(due []*watch, answers []answer) {
+func (in *ingest) withdraw(due []*watch, answers []answer) {
 	claimed := make(map[index.RowID]bool)
 	for _, u := range in.batch.Unverified {
 		claimed[u.Row.ID()] = true
 	}
 	for i, e := range due {
-		for _, id := range e.apart {
+		for _, id := range e.quarantined {
 			if !claimed[id] && in.all[e.hash] && len(answers[i].bad) == 0 {
 				in.batch.Withdrawn = append(in.batch.Withdrawn, id)
 			}

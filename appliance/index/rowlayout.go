@@ -6,30 +6,31 @@ import (
 	"sync"
 )
 
-// head is the beginning of a packed row (see Packer): the forms and sizes of its fields. Rows have few different heads,
-// so a row refers to a head of the dictionary by number, or contains its head. The values follow:
+// rowLayout is the beginning of a packed row (see Packer): the forms and sizes of its fields. Rows have few different
+// layouts, so a row refers to a layout of the dictionary by number, or contains its layout. The values follow:
 //
-//	varint       the head's number plus 1; or 0, the size of the head and the head
-//	number       of a route, 2 bytes little-endian, if the head is headRouted
-//	values       those with their sizes in the head
+//	varint       the layout's number plus 1; or 0, the size of the layout and the layout
+//	number       of a route, 2 bytes little-endian, if the layout is headRouted
+//	values       those with their sizes in the layout
 //	values       the others, each after its size, a varint; traces in the form of appendTraces
 //	byte         the number of a sample
 //	varint       the size of the compressed values before compression
 //	compressed   the values from Type.rare on except traces, each after its size
 //
 // The last three are present only if the row has such values. Values are encoded as in plain rows. Texts have no tag,
-// because the head has it.
-type head struct {
-	text   []byte  // headMark or headRouted, then for each field its form and its size, a byte each
-	places []place // by field number; nil for a head outside the dictionary
-	fixed  int     // bytes of the route's number and of the values with their sizes in the head
-	given  int     // number of other values, without rare ones
-	rare   bool    // the row has compressed values
-	whole  *head   // for decompressed rows: the head with the rare values among the given ones; nil without places
+// because the layout has it.
+type rowLayout struct {
+	text      []byte          // headMark or headRouted, then for each field its form and its size, a byte each
+	positions []fieldPosition // by field number; nil for a layout outside the dictionary
+	fixed     int             // bytes of the route's number and of the values with their sizes in the layout
+	given     int             // number of other values, without rare ones
+	rare      bool            // the row has compressed values
+	// for decompressed rows: the layout with the rare values among the given ones; nil without places
+	whole *rowLayout
 }
 
-// place is the position of a field's value.
-type place struct {
+// fieldPosition is the position of a field's value.
+type fieldPosition struct {
 	form textTag // of a text; otherwise formValue or formNone
 	// 0: between start and end; inHead, compressed or inRoute; otherwise the value's number among those after their
 	// sizes
@@ -40,7 +41,7 @@ type place struct {
 const (
 	// Texts of the dictionary that are not values of text fields begin with one of these.
 	headMark   = 0xff
-	headRouted = 0xfe // a head of rows with a route's number
+	headRouted = 0xfe // a layout of rows with a route's number
 	routeMark  = 0xfd
 
 	formValue  = 0    // the value of a field that is not text
@@ -52,19 +53,19 @@ const (
 	sizeGiven = 0xff // the size is in front of the value
 	maxFixed  = sizeGiven - 1
 
-	inHead     = 0xff // the head's size byte is the value
+	inHead     = 0xff // the layout's size byte is the value
 	compressed = 0xfe
 	inRoute    = 0xfd
 )
 
 const routeSize = 2 // bytes of a route's number
 
-// newHead parses a head of the dictionary.
-func newHead(text []byte) *head {
-	h := beginHead(text)
-	h.places = make([]place, h.fields())
-	for f := range h.places {
-		h.places[f] = h.add(f)
+// newLayout parses a layout of the dictionary.
+func newLayout(text []byte) *rowLayout {
+	h := beginLayout(text)
+	h.positions = make([]fieldPosition, h.fields())
+	for f := range h.positions {
+		h.positions[f] = h.add(f)
 	}
 	if h.rare {
 		h.whole = h.expanded()
@@ -72,26 +73,26 @@ func newHead(text []byte) *head {
 	return h
 }
 
-// headOf parses the head of a single row. It makes no places, because few fields of the row are read.
-func headOf(text []byte) *head {
-	h := beginHead(text)
+// layoutOf parses the layout of a single row. It makes no places, because few fields of the row are read.
+func layoutOf(text []byte) *rowLayout {
+	h := beginLayout(text)
 	for f := range h.fields() {
 		h.add(f)
 	}
 	return h
 }
 
-func beginHead(text []byte) *head {
-	h := &head{text: text}
+func beginLayout(text []byte) *rowLayout {
+	h := &rowLayout{text: text}
 	if text[0] == headRouted {
 		h.fixed = routeSize
 	}
 	return h
 }
 
-// clone returns a head outside the memory of a row.
-func (h *head) clone() *head {
-	if h.places != nil { // heads with places belong to the dictionary
+// clone returns a layout outside the memory of a row.
+func (h *rowLayout) clone() *rowLayout {
+	if h.positions != nil { // layouts with places belong to the dictionary
 		return h
 	}
 	own := *h
@@ -99,32 +100,33 @@ func (h *head) clone() *head {
 	return &own
 }
 
-// knownHeads finds the heads of a dictionary by their text, for rows that contain a head that the dictionary now has.
-type knownHeads struct {
+// knownLayouts finds the layouts of a dictionary by their text, for rows that contain a layout that the dictionary now
+// has.
+type knownLayouts struct {
 	once   sync.Once
-	byText map[string]*head
+	byText map[string]*rowLayout
 }
 
-// of returns the head with this text, nil if the dictionary has no such head.
-func (k *knownHeads) of(d *Dictionary, text []byte) *head {
+// of returns the layout with this text, nil if the dictionary has no such layout.
+func (k *knownLayouts) of(d *Dictionary, text []byte) *rowLayout {
 	if k == nil {
 		return nil
 	}
 	k.once.Do(func() {
-		k.byText = make(map[string]*head, len(d.heads))
-		for _, h := range d.heads {
+		k.byText = make(map[string]*rowLayout, len(d.layouts))
+		for _, h := range d.layouts {
 			k.byText[string(h.text)] = h
 		}
 	})
 	return k.byText[string(text)]
 }
 
-// fields returns the number of fields in the head.
-func (h *head) fields() int { return (len(h.text) - 1) / 2 }
+// fields returns the number of fields in the layout.
+func (h *rowLayout) fields() int { return (len(h.text) - 1) / 2 }
 
 // add returns the position of the next field.
-func (h *head) add(f int) place {
-	p := place{form: h.text[1+2*f]}
+func (h *rowLayout) add(f int) fieldPosition {
+	p := fieldPosition{form: h.text[1+2*f]}
 	switch size := int(h.text[2+2*f]); {
 	case p.form == formRare:
 		h.rare, p.kept = true, compressed
@@ -142,37 +144,37 @@ func (h *head) add(f int) place {
 	return p
 }
 
-// place returns the position of a field.
-func (h *head) place(f int) (p place) {
+// position returns the position of a field.
+func (h *rowLayout) position(f int) (p fieldPosition) {
 	switch {
-	case f < len(h.places):
-		return h.places[f]
+	case f < len(h.positions):
+		return h.positions[f]
 	case f >= h.fields():
-		return place{form: formNone}
+		return fieldPosition{form: formNone}
 	}
-	before := beginHead(h.text)
+	before := beginLayout(h.text)
 	for i := range f + 1 {
 		p = before.add(i)
 	}
 	return p
 }
 
-// expanded returns the head of rows after decompression, in which the rare values follow the others.
-func (h *head) expanded() *head {
+// expanded returns the layout of rows after decompression, in which the rare values follow the others.
+func (h *rowLayout) expanded() *rowLayout {
 	w := *h
 	w.rare = false
-	w.places = slices.Clone(h.places)
-	for i := range w.places {
-		if p := &w.places[i]; p.kept == compressed {
+	w.positions = slices.Clone(h.positions)
+	for i := range w.positions {
+		if p := &w.positions[i]; p.kept == compressed {
 			w.given++
-			*p = place{form: formRare, kept: uint8(w.given)}
+			*p = fieldPosition{form: formRare, kept: uint8(w.given)}
 		}
 	}
 	return &w
 }
 
 // placed returns the value of a field of a packed row.
-func (r *Row) placed(f int, p place) []byte {
+func (r *Row) placed(f int, p fieldPosition) []byte {
 	switch p.kept {
 	case 0:
 		return r.b[p.start:p.end]
@@ -208,8 +210,8 @@ func given(v []byte, number int) []byte {
 
 // whole returns the row decompressed, for readers of all fields.
 func (r Row) whole() Row {
-	if r.h != nil && r.h.places == nil {
-		r.h = newHead(r.h.text)
+	if r.h != nil && r.h.positions == nil {
+		r.h = newLayout(r.h.text)
 	}
 	if r.h == nil || !r.h.rare {
 		return r
