@@ -128,7 +128,8 @@ func TestWaitingForATurnHasAnEnd(t *testing.T) {
 // A shared run ends when its last waiting client leaves, but not before.
 func TestASharedRunEndsWithTheLastWhoWaitsForIt(t *testing.T) {
 	index := &busyIndex{Index: openReplica(t), gate: make(chan struct{})}
-	e := newEndpoint(t, graphql.Options{Index: index})
+	// With this timeout, only the last client's leaving ends the run.
+	e := newEndpoint(t, graphql.Options{Index: index, Limits: graphql.Limits{Timeout: time.Hour}})
 	const query = `query @cached { v2_stats_count { name } }`
 	var wg sync.WaitGroup
 	var leave []context.CancelFunc
@@ -333,6 +334,10 @@ func TestACostlyRequestIsChargedAsSeveral(t *testing.T) {
 	}
 	if n := costOf(strings.Replace(largeQuery, "{", "@cached {", 1)); n != 0 {
 		t.Errorf("a cached answer is charged %v more", n)
+	}
+	absent := `{ v2_packets(args: {p_source_universal_chain_id: "absent.1"})`
+	if n := costOf(absent + everything(loadSchema(t), "v2_packet_type") + "}"); n < 1 {
+		t.Errorf("a costly query with a short answer is charged %v more", n)
 	}
 	if n := costOf("{ v2_packets" + everything(loadSchema(t), "v2_packet_type") + "}"); n < 1 {
 		t.Errorf("every field of 100 packets is charged %v more", n)

@@ -18,7 +18,7 @@ import (
 type cache struct {
 	entries  *otter.Cache[cacheKey, *cacheEntry]
 	requests *otter.Cache[cacheKey, cacheKey] // from the hash of a request's bytes
-	flights  sharedRuns
+	runs     sharedRuns
 	now      func() time.Time
 	hits     prometheus.Counter
 	misses   prometheus.Counter

@@ -211,7 +211,7 @@ type job struct {
 	variables map[string]any // coerced; at least those that @cached uses
 	variant   string         // further inputs that the answer depends on
 	stale     time.Duration  // how long after its ttl the answer is kept, in case a later run fails
-	flight    string         // concurrent requests share a run only with the same flight
+	shareKey  string         // concurrent requests share a run only if their keys are equal
 }
 
 // answer answers a request from the cache, or by executing or forwarding it. For a cached answer it returns the entry.

@@ -44,9 +44,9 @@ func (e *Endpoint) ExecuteContext(ctx context.Context, query string) string {
 
 // Sharers returns the number of requests that wait for shared runs.
 func (e *Endpoint) Sharers() (n int) {
-	e.cache.flights.mu.Lock()
-	defer e.cache.flights.mu.Unlock()
-	for _, f := range e.cache.flights.all {
+	e.cache.runs.mu.Lock()
+	defer e.cache.runs.mu.Unlock()
+	for _, f := range e.cache.runs.all {
 		n += f.sharers
 	}
 	return n

@@ -34,9 +34,9 @@ func (e *Endpoint) forwardedJob(op *operation, r request, given map[string]any) 
 	message := r.message()
 	message.MaxResponse = int64(e.limits.MaxResponseBytes)
 	j := job{
-		run:    e.forwards.bounded(func(ctx context.Context) response { return e.forward(ctx, message) }),
-		stale:  e.proxy.stale,
-		flight: message.ContentType + "\n" + message.Accept,
+		run:      e.forwards.bounded(func(ctx context.Context) response { return e.forward(ctx, message) }),
+		stale:    e.proxy.stale,
+		shareKey: message.ContentType + "\n" + message.Accept,
 	}
 	if op.Cached == nil {
 		return j, nil

@@ -19,13 +19,13 @@ type sharedRuns struct {
 type sharedRun struct {
 	sharers int // guarded by sharedRuns.mu
 	cancel  context.CancelFunc
-	landed  chan struct{} // closed when the fields below are set
+	done    chan struct{} // closed when the fields below are set
 
 	response response
 	entry    *cacheEntry // set instead of a response
 }
 
-// join returns the flight of a key, or begins one. The caller must call leave.
+// join returns the run of a key, or begins one. The caller must call leave.
 func (f *sharedRuns) join(ctx context.Context, key string,
 	run func(ctx context.Context) (response, *cacheEntry)) (_ *sharedRun, began bool) {
 	f.mu.Lock()
@@ -35,7 +35,7 @@ func (f *sharedRuns) join(ctx context.Context, key string,
 		return found, false
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	begun := &sharedRun{sharers: 1, cancel: cancel, landed: make(chan struct{})}
+	begun := &sharedRun{sharers: 1, cancel: cancel, done: make(chan struct{})}
 	if f.all == nil {
 		f.all = make(map[string]*sharedRun)
 	}
@@ -46,12 +46,12 @@ func (f *sharedRuns) join(ctx context.Context, key string,
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.forget(key, begun)
-		close(begun.landed)
+		close(begun.done)
 	}()
 	return begun, true
 }
 
-// leave ends the flight if no request waits for it any more. Later requests begin another flight.
+// leave ends the run if no request waits for it any more. Later requests begin another run.
 func (f *sharedRuns) leave(key string, left *sharedRun) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,7 +61,7 @@ func (f *sharedRuns) leave(key string, left *sharedRun) {
 	}
 }
 
-// forget removes an ended flight. The caller must hold f.mu.
+// forget removes an ended run. The caller must hold f.mu.
 func (f *sharedRuns) forget(key string, ended *sharedRun) {
 	if f.all[key] == ended {
 		delete(f.all, key)
@@ -78,18 +78,18 @@ func (e *Endpoint) share(ctx context.Context, key cacheKey, p document.Policy, j
 		}
 	}
 	// A refresh does not join a run that began before it.
-	name := string(key[:]) + strconv.FormatBool(p.Refresh) + j.flight
-	shared, began := e.cache.flights.join(ctx, name, func(ctx context.Context) (response, *cacheEntry) {
-		return e.fly(ctx, key, p, j)
+	name := string(key[:]) + strconv.FormatBool(p.Refresh) + j.shareKey
+	shared, began := e.cache.runs.join(ctx, name, func(ctx context.Context) (response, *cacheEntry) {
+		return e.runShared(ctx, key, p, j)
 	})
-	defer e.cache.flights.leave(name, shared)
+	defer e.cache.runs.leave(name, shared)
 	if began {
 		r.payFor(j)
 	}
 	select {
 	case <-ctx.Done():
 		return refused(statusUnavailable, givenUp()), nil
-	case <-shared.landed:
+	case <-shared.done:
 	}
 	if began && shared.entry != nil {
 		r.payForBytes(shared.entry.body)
@@ -112,9 +112,9 @@ func (e *Endpoint) isWhole(ctx context.Context, r response) bool {
 	return r.isWhole()
 }
 
-// fly runs a job, and caches its answer. A response with errors may be sent to several clients, so its pieces must not
+// runShared runs a job, and caches its answer. A response with errors may be sent to several clients, so its pieces must not
 // be reused.
-func (e *Endpoint) fly(ctx context.Context, key cacheKey, p document.Policy, j job) (response, *cacheEntry) {
+func (e *Endpoint) runShared(ctx context.Context, key cacheKey, p document.Policy, j job) (response, *cacheEntry) {
 	if !p.Refresh { // another run may have ended since the lookup
 		if entry := e.cache.lookup(key); entry != nil {
 			return response{}, entry
