@@ -144,8 +144,9 @@ func TestTheReferenceTellsAll(t *testing.T) {
 		strings.Contains(text, `href="http`) || strings.Contains(text, "src=") {
 		t.Errorf("%d as %s", a.status, a.header.Get("Content-Type"))
 	}
+	parameters := strings.NewReplacer(":id", "{id}", ":hash", "{hash}", ":key", "{key}", "*", "{level}/{index}")
 	for _, route := range r.server.Routes() {
-		path := strings.NewReplacer(":id", "{id}", ":key", "{key}", "*", "{level}/{index}").Replace(route.Path)
+		path := parameters.Replace(route.Path)
 		if !strings.Contains(text, `<span class="method">`+route.Method+`</span><code>`+path+`</code>`) {
 			t.Errorf("it does not tell %s %s", route.Method, path)
 		}
