@@ -215,6 +215,11 @@ func (a *Approvals) List(ctx context.Context) ([]ListedApproval, error) {
 
 // Show returns one approval, or CodeNotFound.
 func (a *Approvals) Show(ctx context.Context, id uuid.UUID) (ListedApproval, error) {
+	return a.with(ctx, id, func(*Approval) error { return nil })
+}
+
+// with calls do with an approval, and returns the approval as it is afterwards. CodeNotFound: no such approval.
+func (a *Approvals) with(ctx context.Context, id uuid.UUID, do func(one *Approval) error) (ListedApproval, error) {
 	done, err := a.begin(ctx)
 	defer done()
 	if err != nil {
@@ -222,12 +227,13 @@ func (a *Approvals) Show(ctx context.Context, id uuid.UUID) (ListedApproval, err
 	}
 	one := a.state.all[id]
 	if one == nil {
-		return ListedApproval{}, noApproval(id)
+		return ListedApproval{}, Errorf(CodeNotFound, "no approval %s", id)
+	}
+	if err := do(one); err != nil {
+		return ListedApproval{}, err
 	}
 	return a.listed(one, a.opts.Now()), nil
 }
-
-func noApproval(id uuid.UUID) error { return Errorf(CodeNotFound, "no approval %s", id) }
 
 // listed copies an approval. The caller holds turn.
 func (a *Approvals) listed(one *Approval, now time.Time) ListedApproval {
@@ -248,52 +254,33 @@ func (a *Approvals) listed(one *Approval, now time.Time) ListedApproval {
 // Approve records a person's approval. An assertion that an audit would reject is CodeInvalidField and is not recorded.
 // CodeNotFound: no such approval. An approval that does not wait any more is CodeInvalidField, too.
 func (a *Approvals) Approve(ctx context.Context, id uuid.UUID, proof Assertion, by string) (ListedApproval, error) {
-	done, err := a.begin(ctx)
-	defer done()
-	if err != nil {
-		return ListedApproval{}, err
-	}
-	one := a.state.all[id]
-	if one == nil {
-		return ListedApproval{}, noApproval(id)
-	}
-	who, err := a.state.check(one, proof)
-	if err != nil {
-		return ListedApproval{}, Errorf(CodeInvalidField, "%s", err)
-	}
-	if state := one.State(a.opts.Now()); state != ApprovalWaits || one.has(who.Name) {
-		if state == ApprovalWaits {
-			state = ApprovalState("approved by " + who.Name)
+	return a.with(ctx, id, func(one *Approval) error {
+		who, err := a.state.check(one, proof)
+		if err != nil {
+			return Errorf(CodeInvalidField, "%s", err)
 		}
-		return ListedApproval{}, Errorf(CodeInvalidField, "this approval is %s already", state)
-	}
-	e := Event{Kind: EventApprovalGiven, By: by, Details: proof.details(one.ID, who.Name)}
-	if _, err := a.append(ctx, e); err != nil {
-		return ListedApproval{}, err
-	}
-	return a.listed(one, a.opts.Now()), nil
+		if state := one.State(a.opts.Now()); state != ApprovalWaits || one.has(who.Name) {
+			if state == ApprovalWaits {
+				state = ApprovalState("approved by " + who.Name)
+			}
+			return Errorf(CodeInvalidField, "this approval is %s already", state)
+		}
+		_, err = a.append(ctx, Event{Kind: EventApprovalGiven, By: by, Details: proof.details(one.ID, who.Name)})
+		return err
+	})
 }
 
 // Deny records that a request that waits was denied. CodeNotFound: no such approval. CodeInvalidField: it does not
 // wait.
 func (a *Approvals) Deny(ctx context.Context, id uuid.UUID, by string) (ListedApproval, error) {
-	done, err := a.begin(ctx)
-	defer done()
-	if err != nil {
-		return ListedApproval{}, err
-	}
-	one := a.state.all[id]
-	if one == nil {
-		return ListedApproval{}, noApproval(id)
-	}
-	if state := one.State(a.opts.Now()); state != ApprovalWaits {
-		return ListedApproval{}, Errorf(CodeInvalidField, "this approval is %s already", state)
-	}
-	e := Event{Kind: EventApprovalDenied, By: by, Details: map[string]string{DetailApproval: id.String()}}
-	if _, err := a.append(ctx, e); err != nil {
-		return ListedApproval{}, err
-	}
-	return a.listed(one, a.opts.Now()), nil
+	return a.with(ctx, id, func(one *Approval) error {
+		if state := one.State(a.opts.Now()); state != ApprovalWaits {
+			return Errorf(CodeInvalidField, "this approval is %s already", state)
+		}
+		_, err := a.append(ctx, Event{Kind: EventApprovalDenied, By: by,
+			Details: map[string]string{DetailApproval: id.String()}})
+		return err
+	})
 }
 
 // Approvers returns the enrolled passkeys, by name.

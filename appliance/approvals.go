@@ -318,7 +318,7 @@ func (s *approvals) given(e *Event) error {
 	id, _ := uuid.Parse(d[DetailApproval])
 	a := s.all[id]
 	if a == nil {
-		return fmt.Errorf("it approves %s, which nobody asked for", d[DetailApproval])
+		return fmt.Errorf("it approves %s, which the journal has no request for", d[DetailApproval])
 	}
 	proof, err := readAssertion(d)
 	if err != nil {
@@ -393,7 +393,7 @@ func (s *approvals) claimed(r Record) (*Approval, error) {
 	a := s.all[*r.Approval]
 	switch {
 	case a == nil || a.Kind != EventApprovalRequested:
-		return nil, fmt.Errorf("the attestation names the approval %s, which nobody asked for", r.Approval)
+		return nil, fmt.Errorf("the attestation names the approval %s, which the journal has no request for", r.Approval)
 	case a.call() != callName(r.KeyID, r.Coordinator, r.IdempotencyKey) || a.Request != r.Request:
 		return nil, fmt.Errorf("the attestation names the approval %s, which is of another request", a.ID)
 	case a.Used != uuid.Nil:

@@ -74,7 +74,7 @@ func (o *office) restart() {
 		appliance.ApprovalsOptions{Journal: o.Journal, Origin: "test.example/log", Now: o.Now})
 }
 
-// event appends to the journal, as only somebody can who has the log's key.
+// event appends an event to the journal. An attacker needs the log's key for it.
 func (o *office) event(kind appliance.EventKind, details map[string]string) appliance.Event {
 	o.t.Helper()
 	e, err := o.Journal.AppendEvent(o.t.Context(), appliance.Event{Kind: kind, Details: details})

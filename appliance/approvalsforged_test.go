@@ -14,7 +14,7 @@ import (
 	"github.com/attestd/attestd/appliance/passkeytest"
 )
 
-// sign attests as somebody does who has the HSM's key and the log's key, and asks nobody.
+// sign attests without an approval, as an attacker with the HSM's key and the log's key can.
 func (o *office) sign(idempotencyKey string, approval *uuid.UUID) {
 	o.t.Helper()
 	id, err := uuid.NewV7()
@@ -55,8 +55,7 @@ func (o *office) request(rule appliance.ApprovalRule, log string) uuid.UUID {
 		"beneficiary": request.Beneficiary.String()}).ID
 }
 
-// forgeries are attacks by somebody who can append to the journal and sign with the attestor key, and what an audit
-// says of each.
+// forgeries are attacks with the log's key and the attestor key. Each has the audit's finding.
 func forgeries() map[string]forgery {
 	all := forgedPeople()
 	maps.Copy(all, forgedRecords())
@@ -123,7 +122,7 @@ func forgedRecords() map[string]forgery {
 		"attests without asking": {"lacks the approvals that the policy demanded", func(o *office) {
 			o.sign("one", nil)
 		}},
-		"names an approval that nobody asked for": {"which nobody asked for", func(o *office) {
+		"names an approval that nobody asked for": {"which the journal has no request for", func(o *office) {
 			id := uuid.New()
 			o.sign("one", &id)
 		}},

@@ -166,8 +166,8 @@ func (c *watched) decide(ctx context.Context, r *Redemption, age time.Duration, 
 	return 0, nil
 }
 
-// votes counts the RPCs that report a redemption, those that have read its block and do not, and those that have not
-// read it.
+// votes returns the RPCs that report a redemption, the RPCs that have read its block without reporting it, and the RPCs
+// that have not read its block.
 func (c *watched) votes(r *Redemption) (tell, deny, behind []string) {
 	for _, f := range c.feeds {
 		switch {

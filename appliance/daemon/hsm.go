@@ -78,7 +78,7 @@ func HSMOptions(c *config.Config, uri hsm.URI, logger *slog.Logger) hsm.Options 
 	return hsm.Options{URI: uri, Sessions: c.HSM.Sessions, AllowExtractable: c.HSM.AllowExtractable, Logger: logger}
 }
 
-// sandboxRules returns what the HSM's library may use according to the configuration, and what it may never use.
+// sandboxRules returns the configured permissions of the HSM's library, and the paths that are always denied to it.
 func sandboxRules(c *config.Config) sandbox.Rules {
 	return sandbox.Rules{
 		Paths: c.HSM.WorkerPaths, Network: sandbox.Network(c.HSM.WorkerNetwork),

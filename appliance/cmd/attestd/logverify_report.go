@@ -135,8 +135,8 @@ func (r logReport) write(w io.Writer) {
 	}
 }
 
-// writeApprovals writes what an auditor compares with what the people say: who may approve, and each change of the
-// rules, which the operator makes alone.
+// writeApprovals writes the approvers and each change of the rules. The operator makes such a change alone, so an auditor
+// compares these lines with the approvers' own accounts.
 func (r logReport) writeApprovals(w io.Writer) {
 	for _, c := range r.ApprovalRules {
 		rules := make([]string, len(c.Rules))
