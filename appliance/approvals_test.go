@@ -1,6 +1,7 @@
 package appliance_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -364,4 +365,38 @@ func TestAPolicyThatDemandsApprovalsAppliesToRequestsThatWait(t *testing.T) {
 	o.rules()
 	o.want("", "another")
 	o.sound()
+}
+
+// signerThat calls before ahead of each signature.
+type signerThat struct {
+	appliance.Signer
+	before func()
+}
+
+func (s signerThat) Sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
+	s.before()
+	return s.Signer.Sign(ctx, d)
+}
+
+// The approval must suffice when the record is made, not only when the request arrived.
+func TestAnApprovalThatEndsDuringTheSignatureDoesNotCount(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		during func(o *office)
+		want   appliance.Code
+	}{
+		"it expires": {func(o *office) { *o.now = o.now.Add(24 * time.Hour) }, appliance.CodeApprovalExpired},
+		"the rule demands others": {func(o *office) {
+			o.rules(appliance.ApprovalRule{When: appliance.ApproveAlways, Approvers: []string{"carol"}, Required: 1,
+				WithinSeconds: 3600})
+		}, appliance.CodeOverloaded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOffice(t, ruleOf(appliance.ApproveAlways))
+			o.Signer = signerThat{o.Signer, func() { c.during(o) }} // the HSM is asked after people have approved
+			o.approve(o.want(appliance.CodeApprovalRequired, "one"), o.alice, o.bob)
+			o.want(c.want, "one")
+		})
+	}
 }

@@ -1,6 +1,7 @@
 package appliance_test
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"maps"
@@ -17,6 +18,11 @@ import (
 // sign attests without an approval, as an attacker with the HSM's key and the log's key can.
 func (o *office) sign(idempotencyKey string, approval *uuid.UUID) {
 	o.t.Helper()
+	o.signFor(request, idempotencyKey, approval)
+}
+
+func (o *office) signFor(request appliance.Request, idempotencyKey string, approval *uuid.UUID) {
+	o.t.Helper()
 	id, err := uuid.NewV7()
 	if err != nil {
 		o.t.Fatal(err)
@@ -30,6 +36,28 @@ func (o *office) sign(idempotencyKey string, approval *uuid.UUID) {
 		o.t.Fatal(err)
 	}
 	if _, _, err := o.Journal.Append(o.t.Context(), r); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// repeatLast writes a journal in which the last record stands twice, under two ids. An attacker needs the log's key.
+func (o *office) repeatLast() {
+	o.t.Helper()
+	var leaves [][]byte
+	var last appliance.Entry
+	err := o.Journal.Entries(o.t.Context(), 0, func(e appliance.Entry) error {
+		leaves, last = append(leaves, e.Leaf), e
+		return nil
+	})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	again, err := uuid.NewV7()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	leaves = append(leaves, bytes.ReplaceAll(last.Leaf, []byte(last.ID().String()), []byte(again.String())))
+	if err := o.open(o.Signer).Import(o.t.Context(), 0, leaves); err != nil {
 		o.t.Fatal(err)
 	}
 }
@@ -150,6 +178,18 @@ func forgedRecords() map[string]forgery {
 			id := o.want(appliance.CodeApprovalRequired, "one")
 			o.approve(id, o.alice, o.bob)
 			o.sign("two", &id)
+		}},
+		"uses an approval for other addresses": {"which is of another request", func(o *office) {
+			id := o.want(appliance.CodeApprovalRequired, "one")
+			o.approve(id, o.alice, o.bob)
+			o.signFor(appliance.Request{UnspendableAddress: request.UnspendableAddress, Beneficiary: appliance.Address{9}},
+				"one", &id)
+		}},
+		"uses an approval twice": {"has used", func(o *office) {
+			id := o.want(appliance.CodeApprovalRequired, "one")
+			o.approve(id, o.alice, o.bob)
+			o.want("", "one")
+			o.repeatLast()
 		}},
 	}
 }
