@@ -72,6 +72,9 @@ common() { # common FOLDER PROGRAM
 
 	lay -t "$1/usr/share/attestd/prometheus" packaging/prometheus/attestd.rules.yml packaging/prometheus/attestd.rules.test.yml
 	lay -t "$1/usr/share/attestd/grafana" packaging/grafana/attestd.json
+	lay -t "$1/usr/share/attestd" packaging/compose.yaml
+	lay -t "$1/usr/share/attestd/helm/attestd" packaging/helm/attestd/*.yaml
+	lay -t "$1/usr/share/attestd/helm/attestd/templates" packaging/helm/attestd/templates/*
 	for example in packaging/examples/*; do lay "$example" "$1/doc/examples/${example##*/}"; done
 	lay -t "$1/doc/deb" docs/*.md docs/performance.json docs/scale.json packaging/README.Debian packaging/copyright
 	lay -t "$1/doc/rpm" docs/*.md docs/performance.json docs/scale.json

@@ -27,7 +27,7 @@ OUT=${OUT:-dist}
 built=$PWD/dist/build/$ARCH
 [ -x "$built/usr/bin/attestd" ] || { echo "image.sh: $built/usr/bin/attestd does not exist: run make packages first" >&2; exit 1; }
 
-packages=ca-certificates
+packages=ca-certificates,p11-kit-modules
 if [ "${SOFTHSM:-}" = yes ]; then packages=$packages,softhsm2; fi
 
 # A number, because Kubernetes' runAsNonRoot does not accept names.

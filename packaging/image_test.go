@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // imageConfig is the part of an image's configuration that a container runtime reads, in Docker's format.
@@ -38,7 +40,7 @@ type container struct {
 	env    []string
 }
 
-// TestImage builds an image with SoftHSM, runs it and stops it.
+// TestImage builds an image with SoftHSM, runs it and stops it, also with the configuration of the Helm chart.
 func TestImage(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root may unpack an image and run it")
@@ -75,6 +77,56 @@ func TestImage(t *testing.T) {
 		t.Fatalf("setup: %v\n%s", err, out)
 	}
 	attestInImage(t, c, listen)
+	useChart(t, c)
+	attestInImage(t, c, listen)
+}
+
+// useChart replaces the configuration by the one that the chart renders, and puts the PIN and the log's key where the
+// chart's Secrets have them, with their mode and owner.
+func useChart(t *testing.T, c *container) {
+	t.Helper()
+	var made struct{ HSM struct{ URI, Address string } }
+	file := filepath.Join(c.root, "etc/attestd/attestd.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, &made); err != nil {
+		t.Fatal(err)
+	}
+	at, _, ok := strings.Cut(made.HSM.URI, "pin-source=")
+	if !ok {
+		t.Fatalf("hsm.uri without pin-source: %s", made.HSM.URI)
+	}
+	_, group, _ := strings.Cut(c.config.User, ":")
+	gid, err := strconv.Atoi(group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for from, to := range map[string]string{
+		"etc/attestd/pin": "run/secrets/attestd/pin", "var/lib/attestd/log.key": "run/secrets/log/log.key",
+	} {
+		secret := filepath.Join(c.root, to)
+		if err := os.MkdirAll(filepath.Dir(secret), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		host(t, "mv", filepath.Join(c.root, from), secret)
+		if err := errors.Join(os.Chown(secret, 0, gid), os.Chmod(secret, 0o440)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	values := fmt.Sprintf("image: { tag: 1.0.0 }\npin: { secret: p }\nlogKey: { secret: l }\nconfig:\n"+
+		"  journal: { origin: example.com/log }\n  hsm: { uri: %q, address: %q }\n",
+		at+"pin-source=file:/run/secrets/attestd/pin", made.HSM.Address)
+	manifests := render(t, buildCharts(t), values)
+	rendered := find(t, manifests, "ConfigMap").Data["attestd.yaml"]
+	if err := os.WriteFile(file, []byte(rendered), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	prepare := find(t, manifests, "StatefulSet").Spec.Template.Spec.InitContainers[0].Command
+	if out, err := c.command(t.Context(), prepare...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", prepare, err, out)
+	}
 }
 
 // attestInImage runs the image's daemon until it has made one attestation.
