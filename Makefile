@@ -139,7 +139,7 @@ fuzz: deps ## fuzz every fuzz target for FUZZTIME each
 	done
 
 test-signatures: deps ## compare the check of signatures with go-ethereum's recovery, on a million random and hostile cases
-	$(GO) test -count=1 -timeout 60m -run TestAVerifierIsAsStrictAsRecovery -v ./appliance -args -signatures 1000000
+	$(GO) test -count=1 -timeout 60m -run TestAVerifierIsAsStrictAsRecovery -v ./appliance/secp256k1 -args -signatures 1000000
 
 packages: deps playground console ## build the .deb and .rpm, their SBOM and checksums into dist/ (ARCHES='amd64 arm64', GPG_KEY=… signs)
 	@GO='$(GO)' sh packaging/deps.sh build-packages

@@ -14,6 +14,8 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
+	"github.com/attestd/attestd/appliance/audit"
 )
 
 // activityRig is an admin socket with the Activity of its rig's server.
@@ -176,7 +178,7 @@ func near(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 }
 func TestStatusSaysWhetherItSigns(t *testing.T) {
 	t.Parallel()
 	var stopped atomic.Pointer[appliance.Error]
-	o := newAdminRig(t, func(a *appliance.Attestor) {
+	o := newAdminRig(t, func(a *attest.Attestor) {
 		a.Stopped = func() error {
 			if e := stopped.Load(); e != nil {
 				return e
@@ -197,7 +199,7 @@ func TestStatusSaysWhetherItSigns(t *testing.T) {
 		len(s.Journal.RootHash) != 64 || s.Journal.Newest.IsZero() || s.Journal.LastAudit != nil {
 		t.Errorf("%+v", s)
 	}
-	_, err := o.client.Verify(t.Context(), appliance.VerifyOptions{})
+	_, err := o.client.Verify(t.Context(), audit.Options{})
 	o.must(err)
 	if a := ask().Journal.LastAudit; a == nil || a.Records != 2 || a.Damages != 0 || a.RootHash != s.Journal.RootHash ||
 		!a.Time.Equal(o.clock.Now().Truncate(time.Nanosecond)) {

@@ -12,17 +12,18 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/api/wire"
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/appliance/stop"
 )
 
 // AdminOptions configure an Admin.
 type AdminOptions struct {
-	Attestor  *appliance.Attestor
+	Attestor  *attest.Attestor
 	HSMStatus func(ctx context.Context) (any, error) // answers GET /hsm
 	Stop      *stop.Switch                           // nil means that attesting cannot be paused
 	// Cluster returns the status of the appliances that share the store. Nil means that this appliance is alone.
@@ -32,7 +33,7 @@ type AdminOptions struct {
 	Reload func(by string) (needRestart []string, err error)
 	// Backup writes an archive with a consistent copy of keys and journal. Nil means that backups are not supported.
 	Backup  func(ctx context.Context, w io.Writer) error
-	Events  *appliance.Events     // records the operators' actions; nil records none
+	Events  *journal.Events       // records the operators' actions; nil records none
 	Sinks   func() []sinks.Status // the states of audit.sinks; nil means no sinks
 	Version string
 	Reads   wire.ReadsStatus // the source of query answers; the handler fills in Replica
@@ -72,7 +73,7 @@ type AdminOptions struct {
 type Admin struct {
 	*httpServer
 	opts     AdminOptions
-	attestor *appliance.Attestor
+	attestor *attest.Attestor
 	started  time.Time
 	routes   []Route
 	lag      lagHistory // of the replica's follower
@@ -182,15 +183,15 @@ const recordTimeout = time.Second
 
 // recordFirst appends an event to the journal before the action that it describes. If recordFirst fails, the action
 // must not be done.
-func (a *Admin) recordFirst(ctx context.Context, c *fiber.Ctx, kind appliance.EventKind,
+func (a *Admin) recordFirst(ctx context.Context, c *fiber.Ctx, kind journal.EventKind,
 	details map[string]string) error {
-	return a.opts.Events.Append(ctx, appliance.Event{Kind: kind, By: callerOf(c), Details: details})
+	return a.opts.Events.Append(ctx, journal.Event{Kind: kind, By: callerOf(c), Details: details})
 }
 
 // recordOrQueue is recordFirst for actions that must work even while the journal is unavailable. The event then waits
 // in memory.
-func (a *Admin) recordOrQueue(c *fiber.Ctx, kind appliance.EventKind, details map[string]string) error {
-	if err := a.opts.Events.RecordOrQueue(appliance.Event{Kind: kind, By: callerOf(c), Details: details}); err != nil {
+func (a *Admin) recordOrQueue(c *fiber.Ctx, kind journal.EventKind, details map[string]string) error {
+	if err := a.opts.Events.RecordOrQueue(journal.Event{Kind: kind, By: callerOf(c), Details: details}); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(a.base, recordTimeout)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/approval"
 )
 
 func (a *Admin) approvalRoutes() []Route {
@@ -22,7 +23,7 @@ func (a *Admin) approvalRoutes() []Route {
 }
 
 // desk returns the attestor's approvals, or CodeNotFound.
-func (a *Admin) desk() (*appliance.Approvals, error) {
+func (a *Admin) desk() (*approval.Approvals, error) {
 	if a.attestor.Approvals == nil {
 		return nil, appliance.Errorf(appliance.CodeNotFound, "this daemon keeps no approvals")
 	}
@@ -31,7 +32,7 @@ func (a *Admin) desk() (*appliance.Approvals, error) {
 
 // answerApproval answers with the approval that do returns.
 func (a *Admin) answerApproval(c *fiber.Ctx,
-	do func(ctx context.Context, desk *appliance.Approvals) (appliance.ListedApproval, error)) error {
+	do func(ctx context.Context, desk *approval.Approvals) (approval.Listed, error)) error {
 	desk, err := a.desk()
 	if err != nil {
 		return err
@@ -64,7 +65,7 @@ func (a *Admin) approval(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	return a.answerApproval(c, func(ctx context.Context, d *appliance.Approvals) (appliance.ListedApproval, error) {
+	return a.answerApproval(c, func(ctx context.Context, d *approval.Approvals) (approval.Listed, error) {
 		return d.Show(ctx, id)
 	})
 }
@@ -74,12 +75,12 @@ func (a *Admin) approve(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	var proof appliance.Assertion
+	var proof approval.Assertion
 	if err := wire.ReadObject(Body(c), &proof); err != nil {
 		return err
 	}
 	by := callerOf(c)
-	return a.answerApproval(c, func(ctx context.Context, d *appliance.Approvals) (appliance.ListedApproval, error) {
+	return a.answerApproval(c, func(ctx context.Context, d *approval.Approvals) (approval.Listed, error) {
 		return d.Approve(ctx, id, proof, by)
 	})
 }
@@ -90,7 +91,7 @@ func (a *Admin) deny(c *fiber.Ctx) error {
 		return err
 	}
 	by := callerOf(c)
-	return a.answerApproval(c, func(ctx context.Context, d *appliance.Approvals) (appliance.ListedApproval, error) {
+	return a.answerApproval(c, func(ctx context.Context, d *approval.Approvals) (approval.Listed, error) {
 		one, err := d.Deny(ctx, id, by)
 		if err == nil {
 			a.logger.Warn("an approval was denied", "approval", id.String(), "by", by)
@@ -118,9 +119,9 @@ func (a *Admin) enrol(c *fiber.Ctx) error {
 	if err := wire.ReadObject(Body(c), &r); err != nil {
 		return err
 	}
-	who := appliance.Approver{Name: r.Name, Credential: r.Credential, PublicKey: r.PublicKey, RPID: r.RPID}
+	who := approval.Approver{Name: r.Name, Credential: r.Credential, PublicKey: r.PublicKey, RPID: r.RPID}
 	by := callerOf(c)
-	return a.answerApproval(c, func(ctx context.Context, d *appliance.Approvals) (appliance.ListedApproval, error) {
+	return a.answerApproval(c, func(ctx context.Context, d *approval.Approvals) (approval.Listed, error) {
 		return d.Enrol(ctx, who, by)
 	})
 }
@@ -131,7 +132,7 @@ func (a *Admin) removeApprover(c *fiber.Ctx) error {
 		return err
 	}
 	by := callerOf(c)
-	return a.answerApproval(c, func(ctx context.Context, d *appliance.Approvals) (appliance.ListedApproval, error) {
+	return a.answerApproval(c, func(ctx context.Context, d *approval.Approvals) (approval.Listed, error) {
 		return d.Remove(ctx, r.Name, by)
 	})
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
@@ -75,7 +76,7 @@ func (a *Admin) backup(c *fiber.Ctx) error {
 		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot make backups")
 	}
 	// recorded first, so that the archive contains the event
-	if err := a.recordOrQueue(c, appliance.EventBackup, nil); err != nil {
+	if err := a.recordOrQueue(c, journal.EventBackup, nil); err != nil {
 		return err
 	}
 	if err := a.streamFile(c, a.opts.Backup); err != nil {

@@ -12,25 +12,27 @@ import (
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/stop"
 )
 
 // eventJournal keeps events in memory, or fails.
 type eventJournal struct {
-	appliance.Journal
+	audit.Journal
 	mu     sync.Mutex
 	fails  bool
-	events []appliance.Event
+	events []journal.Event
 }
 
-func (j *eventJournal) AppendEvent(_ context.Context, e appliance.Event) (appliance.Entry, error) {
+func (j *eventJournal) AppendEvent(_ context.Context, e journal.Event) (journal.Entry, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.fails {
-		return appliance.Entry{}, appliance.Errorf(appliance.CodeJournalUnavailable, "the journal is not available")
+		return journal.Entry{}, appliance.Errorf(appliance.CodeJournalUnavailable, "the journal is not available")
 	}
 	j.events = append(j.events, e)
-	return appliance.Entry{Event: &e}, nil
+	return journal.Entry{Event: &e}, nil
 }
 
 func (j *eventJournal) fail(fails bool) {
@@ -40,7 +42,7 @@ func (j *eventJournal) fail(fails bool) {
 }
 
 // named returns the number of events of a kind that have the detail.
-func (j *eventJournal) named(kind appliance.EventKind, detail, value string) (n int) {
+func (j *eventJournal) named(kind journal.EventKind, detail, value string) (n int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, e := range j.events {
@@ -51,11 +53,11 @@ func (j *eventJournal) named(kind appliance.EventKind, detail, value string) (n 
 	return n
 }
 
-func newAuditedRig(t *testing.T) (*adminRig, *eventJournal, *appliance.Events) {
+func newAuditedRig(t *testing.T) (*adminRig, *eventJournal, *journal.Events) {
 	t.Helper()
 	o := &adminRig{rig: newRig(t), path: filepath.Join(t.TempDir(), "admin.sock"), served: make(chan error, 1)}
 	j := &eventJournal{Journal: o.attestor.Journal}
-	events := appliance.NewEvents(appliance.EventsOptions{Journal: j})
+	events := journal.NewEvents(journal.EventsOptions{Journal: j})
 	file, err := stop.OpenFile(filepath.Join(t.TempDir(), stop.FileName))
 	o.must(err)
 	stops, err := stop.New(file, time.Now)
@@ -72,7 +74,7 @@ func newAuditedRig(t *testing.T) (*adminRig, *eventJournal, *appliance.Events) {
 func TestEachAPIKeyOfAFloodIsNamedInTheJournal(t *testing.T) {
 	t.Parallel()
 	o, j, events := newAuditedRig(t)
-	made := make(chan string, appliance.EventsPerMinute+20)
+	made := make(chan string, journal.EventsPerMinute+20)
 	var workers sync.WaitGroup
 	for w := range 20 {
 		workers.Go(func() {
@@ -93,7 +95,7 @@ func TestEachAPIKeyOfAFloodIsNamedInTheJournal(t *testing.T) {
 	close(made)
 	o.must(events.Close(t.Context()))
 	for id := range made {
-		for _, kind := range []appliance.EventKind{appliance.EventKeyCreated, appliance.EventKeyRevoked} {
+		for _, kind := range []journal.EventKind{journal.EventKeyCreated, journal.EventKeyRevoked} {
 			if n := j.named(kind, "id", id); n != 1 {
 				t.Errorf("%d events %s name API key %s", n, kind, id)
 			}
@@ -135,8 +137,8 @@ func TestWithoutAJournalNothingIsDoneUnseen(t *testing.T) {
 	}
 	j.fail(false)
 	o.must(events.Close(ctx)) // records the waiting events
-	if j.named(appliance.EventPaused, "reason", "unseen") != 1 ||
-		j.named(appliance.EventKeyRevoked, "id", victim.ID) != 1 {
+	if j.named(journal.EventPaused, "reason", "unseen") != 1 ||
+		j.named(journal.EventKeyRevoked, "id", victim.ID) != 1 {
 		t.Error("the pause or the revocation is not in the journal")
 	}
 }

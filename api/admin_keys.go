@@ -7,6 +7,8 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 func (a *Admin) createKey(c *fiber.Ctx) error {
@@ -14,7 +16,7 @@ func (a *Admin) createKey(c *fiber.Ctx) error {
 	if err := wire.ReadObject(Body(c), &request); err != nil {
 		return err
 	}
-	if err := appliance.CheckBinding(a.attestor.AttestorKeys(), request.Attestor); err != nil {
+	if err := attest.CheckBinding(a.attestor.AttestorKeys(), request.Attestor); err != nil {
 		return err
 	}
 	key, token, err := appliance.NewAPIKey(request, a.now())
@@ -30,7 +32,7 @@ func (a *Admin) createKey(c *fiber.Ctx) error {
 	if err := appliance.CheckNewName(keys, key.Name, a.now()); err != nil {
 		return err
 	}
-	if err := a.recordFirst(ctx, c, appliance.EventKeyCreated, key.Details()); err != nil {
+	if err := a.recordFirst(ctx, c, journal.EventKeyCreated, key.Details()); err != nil {
 		return err
 	}
 	if err := a.attestor.Keys.Create(ctx, key); err != nil {
@@ -56,7 +58,7 @@ func (a *Admin) listKeys(c *fiber.Ctx) error {
 func (a *Admin) keyUse(c *fiber.Ctx) error {
 	counts, until := a.attestor.Uses.Days(a.now())
 	return sendJSON(c, fiber.StatusOK,
-		wire.KeyUse{StepSeconds: int64(appliance.KeyUseStep.Seconds()), Until: until, Keys: counts})
+		wire.KeyUse{StepSeconds: int64(attest.KeyUseStep.Seconds()), Until: until, Keys: counts})
 }
 
 func (a *Admin) revokeKey(c *fiber.Ctx) error {
@@ -66,7 +68,7 @@ func (a *Admin) revokeKey(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	if err := a.recordOrQueue(c, appliance.EventKeyRevoked, key.Details()); err != nil {
+	if err := a.recordOrQueue(c, journal.EventKeyRevoked, key.Details()); err != nil {
 		return err
 	}
 	if key, err = a.attestor.Keys.Revoke(ctx, key.ID, a.now()); err != nil {
@@ -80,7 +82,7 @@ func (a *Admin) bindKey(c *fiber.Ctx) error {
 	if err := wire.ReadObject(Body(c), &request); err != nil {
 		return err
 	}
-	if err := appliance.CheckBinding(a.attestor.AttestorKeys(), request.Attestor); err != nil {
+	if err := attest.CheckBinding(a.attestor.AttestorKeys(), request.Attestor); err != nil {
 		return err
 	}
 	ctx, cancel := a.deadline()
@@ -90,7 +92,7 @@ func (a *Admin) bindKey(c *fiber.Ctx) error {
 		return err
 	}
 	key.Attestor = request.Attestor
-	if err := a.recordFirst(ctx, c, appliance.EventKeyBound, key.Details()); err != nil {
+	if err := a.recordFirst(ctx, c, journal.EventKeyBound, key.Details()); err != nil {
 		return err
 	}
 	if key, err = a.attestor.Keys.Bind(ctx, key.ID, request.Attestor); err != nil {

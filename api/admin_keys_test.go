@@ -3,7 +3,7 @@ package api_test
 import (
 	"testing"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 )
 
 func TestTheOperatorSeesHowOftenAPIKeysAreUsed(t *testing.T) {
@@ -19,7 +19,7 @@ func TestTheOperatorSeesHowOftenAPIKeysAreUsed(t *testing.T) {
 	o.attest()
 	use, err := o.client.KeyUse(t.Context())
 	steps := use.Keys[o.key]
-	if err != nil || len(use.Keys) != 1 || len(steps) != appliance.KeyUseSteps || steps[len(steps)-1] != 2 {
+	if err != nil || len(use.Keys) != 1 || len(steps) != attest.KeyUseSteps || steps[len(steps)-1] != 2 {
 		t.Errorf("%+v, %v", use, err)
 	}
 }

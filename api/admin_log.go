@@ -13,6 +13,8 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
@@ -34,7 +36,7 @@ func (a *Admin) records(c *fiber.Ctx) error {
 	return sendJSON(c, fiber.StatusOK, answer)
 }
 
-func journalQuery(c *fiber.Ctx) (q appliance.JournalQuery, err error) {
+func journalQuery(c *fiber.Ctx) (q journal.Query, err error) {
 	q.KeyID = strings.Clone(c.Query("key"))
 	q.AttestationsOnly, q.EventsOnly = c.QueryBool("attestations"), c.QueryBool("events")
 	if text := c.Query("hash"); text != "" {
@@ -66,8 +68,8 @@ func journalQuery(c *fiber.Ctx) (q appliance.JournalQuery, err error) {
 // queryLimit returns the query parameter limit, or zero if it is not set.
 func queryLimit(c *fiber.Ctx) (int, error) {
 	limit, err := queryInt(c, "limit")
-	if err == nil && limit > appliance.MaxListed {
-		err = appliance.Errorf(appliance.CodeInvalidField, "limit must be at most %d", appliance.MaxListed).In("limit")
+	if err == nil && limit > journal.MaxListed {
+		err = appliance.Errorf(appliance.CodeInvalidField, "limit must be at most %d", journal.MaxListed).In("limit")
 	}
 	return int(limit), err
 }
@@ -96,10 +98,10 @@ func queryInt(c *fiber.Ctx, name string) (int64, error) {
 	return n, nil
 }
 
-func (a *Admin) find(ctx context.Context, c *fiber.Ctx) (appliance.Entry, error) {
+func (a *Admin) find(ctx context.Context, c *fiber.Ctx) (journal.Entry, error) {
 	id, err := parseID(c.Params("id"))
 	if err != nil {
-		return appliance.Entry{}, err
+		return journal.Entry{}, err
 	}
 	return a.attestor.Journal.ByID(ctx, id)
 }
@@ -115,7 +117,7 @@ func (a *Admin) record(c *fiber.Ctx) error {
 }
 
 // shown returns an entry for the caller. If the query has redact=addresses, the entry has no addresses.
-func shown(c *fiber.Ctx, e appliance.Entry) wire.Entry {
+func shown(c *fiber.Ctx, e journal.Entry) wire.Entry {
 	if c.Query(wire.RedactQuery) == string(sinks.RedactAddresses) {
 		e = e.WithoutAddresses()
 	}
@@ -160,7 +162,7 @@ func (a *Admin) entries(c *fiber.Ctx) error {
 	}
 	return a.stream(c, func(ctx context.Context, w io.Writer) error {
 		out := bufio.NewWriterSize(w, 32<<10)
-		err := a.attestor.Journal.Entries(ctx, first, func(e appliance.Entry) error {
+		err := a.attestor.Journal.Entries(ctx, first, func(e journal.Entry) error {
 			if _, err := out.Write(e.Leaf); err != nil {
 				return err
 			}
@@ -176,8 +178,8 @@ func (a *Admin) verify(c *fiber.Ctx) error {
 		return err
 	}
 	return streamReport(a, c,
-		func(ctx context.Context, progress func(done, total int64)) (appliance.AuditReport, error) {
-			report, err := a.attestor.Journal.Verify(ctx, appliance.VerifyOptions{
+		func(ctx context.Context, progress func(done, total int64)) (audit.Report, error) {
+			report, err := a.attestor.Journal.Verify(ctx, audit.Options{
 				Earlier: request.Earlier, Signers: request.Signers, Own: a.attestor.Addresses(), Progress: progress,
 			})
 			// Only audits without the caller's input are stored, because that input may be wrong.

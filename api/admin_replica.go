@@ -13,6 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // batchLimit bounds the JSON of a batch of rows, in bytes. A packet with its traces takes about 10 KB.
@@ -67,7 +68,7 @@ func (a *Admin) replicaUnverified(c *fiber.Ctx) error {
 	defer cancel()
 	var answer wire.Unverified
 	if answer.Rows, answer.Total, err = follower.ListQuarantined(ctx, replica,
-		cmp.Or(limit, appliance.DefaultListed)); err != nil {
+		cmp.Or(limit, journal.DefaultListed)); err != nil {
 		return err
 	}
 	return sendJSON(c, fiber.StatusOK, answer)

@@ -14,7 +14,9 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/index"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 func (a *Admin) status(c *fiber.Ctx) error {
@@ -66,12 +68,12 @@ func (a *Admin) journalStatus(ctx context.Context) (s wire.JournalStatus, err er
 	if err != nil {
 		return s, err
 	}
-	_, tree, err := appliance.ReadCheckpoint(signed) // our own checkpoint: its signature needs no check
+	_, tree, err := journal.ReadCheckpoint(signed) // our own checkpoint: its signature needs no check
 	if err != nil {
 		return s, err
 	}
 	s.Records, s.RootHash = tree.N, hex.EncodeToString(tree.Hash[:])
-	newest, err := a.attestor.Journal.List(ctx, appliance.JournalQuery{Limit: 1})
+	newest, err := a.attestor.Journal.List(ctx, journal.Query{Limit: 1})
 	if len(newest) > 0 {
 		s.Newest = newest[0].Time()
 	}
@@ -119,7 +121,7 @@ func (a *Admin) replicaHolds(ctx context.Context) (s wire.ReplicaStatus, err err
 	return s, err
 }
 
-func auditOf(r appliance.AuditReport, now time.Time) *wire.Audit {
+func auditOf(r audit.Report, now time.Time) *wire.Audit {
 	return &wire.Audit{Time: now.UTC(), Records: r.Size, RootHash: hex.EncodeToString(r.Root),
 		Damages: int64(len(r.Damages)) + r.More}
 }

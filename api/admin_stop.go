@@ -7,6 +7,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/stop"
 )
 
@@ -32,7 +33,7 @@ func (a *Admin) pause(c *fiber.Ctx) error {
 	if err := stop.CheckReason(request.Reason); err != nil {
 		return err
 	}
-	if err := a.recordOrQueue(c, appliance.EventPaused, map[string]string{"reason": request.Reason}); err != nil {
+	if err := a.recordOrQueue(c, journal.EventPaused, map[string]string{"reason": request.Reason}); err != nil {
 		return err
 	}
 	if err := a.opts.Stop.Pause(ctx, request.Reason, by); err != nil {
@@ -50,7 +51,7 @@ func (a *Admin) resume(c *fiber.Ctx) error {
 	defer cancel()
 	recorded := a.opts.Stop.State().Details()
 	if recorded != nil {
-		if err := a.recordFirst(ctx, c, appliance.EventResumed, recorded); err != nil {
+		if err := a.recordFirst(ctx, c, journal.EventResumed, recorded); err != nil {
 			return err
 		}
 	}
@@ -62,7 +63,7 @@ func (a *Admin) resume(c *fiber.Ctx) error {
 		"was_halted", ended.Halted != nil)
 	// stopped again since recorded was read
 	if details := ended.Details(); details != nil && !maps.Equal(details, recorded) {
-		if err := a.recordOrQueue(c, appliance.EventResumed, details); err != nil {
+		if err := a.recordOrQueue(c, journal.EventResumed, details); err != nil {
 			return err
 		}
 	}

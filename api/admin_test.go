@@ -21,6 +21,9 @@ import (
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // adminRig is a rig with an admin socket.
@@ -35,13 +38,13 @@ type adminRig struct {
 	backup func(context.Context, io.Writer) error
 }
 
-func newAdminRig(t testing.TB, change ...func(*appliance.Attestor)) *adminRig {
+func newAdminRig(t testing.TB, change ...func(*attest.Attestor)) *adminRig {
 	t.Helper()
 	o := &adminRig{rig: newRig(t), path: filepath.Join(t.TempDir(), "admin.sock"), served: make(chan error, 1)}
-	o.attestor.Uses = new(appliance.KeyUse)
+	o.attestor.Uses = new(attest.KeyUse)
 	attestor := o.attestor
 	if len(change) > 0 {
-		attestor = &appliance.Attestor{Keys: attestor.Keys, Signer: attestor.Signer, Journal: attestor.Journal, Scheme: attestor.Scheme, Now: attestor.Now}
+		attestor = &attest.Attestor{Keys: attestor.Keys, Signer: attestor.Signer, Journal: attestor.Journal, Scheme: attestor.Scheme, Now: attestor.Now}
 		change[0](attestor)
 	}
 	o.open(api.AdminOptions{
@@ -133,7 +136,7 @@ func TestTheOperatorReadsTheJournal(t *testing.T) {
 	for range 5 {
 		ids = append(ids, o.parse(o.attest()).ID)
 	}
-	records, err := o.client.Records(ctx, appliance.JournalQuery{KeyID: o.key, Before: 4, Limit: 2, From: o.clock.Now().Add(-time.Hour)})
+	records, err := o.client.Records(ctx, journal.Query{KeyID: o.key, Before: 4, Limit: 2, From: o.clock.Now().Add(-time.Hour)})
 	if err != nil || len(records) != 2 || records[0].Index != 3 || records[1].Record.ID != ids[2] || !bytes.Equal(records[0].Leaf, o.entry(3).Leaf) {
 		t.Errorf("%+v, %v", records, err)
 	}
@@ -146,7 +149,7 @@ func TestTheOperatorReadsTheJournal(t *testing.T) {
 	o.must(proof.Verify(proven.Leaf, o.log.Verifier))
 	checkpoint, err := o.client.Checkpoint(ctx)
 	o.must(err)
-	if tree, err := appliance.OpenCheckpoint(checkpoint, o.log.Verifier); err != nil || tree.N != 5 {
+	if tree, err := journal.OpenCheckpoint(checkpoint, o.log.Verifier); err != nil || tree.N != 5 {
 		t.Errorf("%s, %v", checkpoint, err)
 	}
 	if key, err := o.client.LogKey(ctx); err != nil || key != o.log.VerifierText {
@@ -179,38 +182,38 @@ func TestTheOperatorAudits(t *testing.T) {
 	o.attest()
 	o.tellKeys()
 	var last [2]int64
-	report, err := o.client.Verify(ctx, appliance.VerifyOptions{Earlier: earlier, Progress: func(done, total int64) { last = [2]int64{done, total} }})
+	report, err := o.client.Verify(ctx, audit.Options{Earlier: earlier, Progress: func(done, total int64) { last = [2]int64{done, total} }})
 	if err != nil || !report.OK() || report.Size != 3 {
 		t.Errorf("%+v, %v", report, err)
 	}
 	if last != [2]int64{3, 3} && last != [2]int64{} {
 		t.Errorf("progress ended at %v", last)
 	}
-	if _, err := o.client.Verify(ctx, appliance.VerifyOptions{Earlier: []byte("rubbish")}); err == nil {
+	if _, err := o.client.Verify(ctx, audit.Options{Earlier: []byte("rubbish")}); err == nil {
 		t.Error("rubbish was taken for a checkpoint")
 	}
 }
 
 // longAudit is a journal with an audit that runs until it is cancelled.
 type longAudit struct {
-	appliance.Journal
+	audit.Journal
 	ended chan error
 }
 
-func (j longAudit) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
+func (j longAudit) Verify(ctx context.Context, opts audit.Options) (audit.Report, error) {
 	for i := int64(0); ctx.Err() == nil; i++ {
 		opts.Progress(i, -1)
 	}
 	j.ended <- ctx.Err()
-	return appliance.AuditReport{}, ctx.Err()
+	return audit.Report{}, ctx.Err()
 }
 
 func TestAnAuditEndsWhenItsClientLeavesAndAtShutdown(t *testing.T) {
 	t.Parallel()
 	ended := make(chan error, 1)
-	o := newAdminRig(t, func(a *appliance.Attestor) { a.Journal = longAudit{a.Journal, ended} })
+	o := newAdminRig(t, func(a *attest.Attestor) { a.Journal = longAudit{a.Journal, ended} })
 	ctx, leave := context.WithCancel(t.Context())
-	_, err := o.client.Verify(ctx, appliance.VerifyOptions{Progress: func(int64, int64) { leave() }})
+	_, err := o.client.Verify(ctx, audit.Options{Progress: func(int64, int64) { leave() }})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("the client: %v", err)
 	}
@@ -219,7 +222,7 @@ func TestAnAuditEndsWhenItsClientLeavesAndAtShutdown(t *testing.T) {
 	first := make(chan struct{}, 1)
 	failed := make(chan error, 1)
 	go func() {
-		_, err := o.client.Verify(t.Context(), appliance.VerifyOptions{Progress: func(int64, int64) {
+		_, err := o.client.Verify(t.Context(), audit.Options{Progress: func(int64, int64) {
 			select {
 			case first <- struct{}{}:
 			default:
@@ -247,16 +250,16 @@ func within[T any](t testing.TB, c <-chan T) (v T) {
 }
 
 // brokenDisk is a journal that fails in the middle of a listing.
-type brokenDisk struct{ appliance.Journal }
+type brokenDisk struct{ audit.Journal }
 
-func (j brokenDisk) Entries(ctx context.Context, first int64, yield func(appliance.Entry) error) error {
-	_ = yield(appliance.Entry{Leaf: []byte("{}")})
+func (j brokenDisk) Entries(ctx context.Context, first int64, yield func(journal.Entry) error) error {
+	_ = yield(journal.Entry{Leaf: []byte("{}")})
 	return appliance.Errorf(appliance.CodeJournalUnavailable, "the disk is gone")
 }
 
 func TestAStreamThatBreaksOffIsNoWholeAnswer(t *testing.T) {
 	t.Parallel()
-	o := newAdminRig(t, func(a *appliance.Attestor) { a.Journal = brokenDisk{a.Journal} })
+	o := newAdminRig(t, func(a *attest.Attestor) { a.Journal = brokenDisk{a.Journal} })
 	leaves := 0
 	err := o.client.Entries(t.Context(), 0, func([]byte) error { leaves++; return nil })
 	if !errors.Is(err, io.ErrUnexpectedEOF) || leaves != 1 {

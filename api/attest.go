@@ -11,6 +11,8 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // attest is POST /functions/v1/attest.
@@ -44,9 +46,9 @@ func (s *Server) attest(c *fiber.Ctx) (err error) {
 }
 
 // attestationOf returns the JSON of an entry's attestation. It copies the JSON from the start of the entry's leaf
-// (appliance.EncodeLeaf) and adds the signature's bytes, which the leaf lacks. An attestation of a quorum has more in
+// (journal.EncodeLeaf) and adds the signature's bytes, which the leaf lacks. An attestation of a quorum has more in
 // the answer.
-func attestationOf(e appliance.Entry) []byte {
+func attestationOf(e journal.Entry) []byte {
 	attestation, _, isRecord := bytes.Cut(e.Leaf, []byte(`,"unspendableAddress":`))
 	signed, signer, hasSigner := bytes.Cut(attestation, []byte(`},"signerAddress":`))
 	if !isRecord || !hasSigner || e.Record.Quorum != nil {
@@ -117,10 +119,10 @@ func (s *Server) describe(c *fiber.Ctx) error {
 }
 
 // attestorKeys returns the attestor keys in their wire form. The first active key is the default.
-func attestorKeys(a *appliance.Attestor) []wire.AttestorKey {
+func attestorKeys(a *attest.Attestor) []wire.AttestorKey {
 	all := a.AttestorKeys()
-	standard := slices.IndexFunc(all, func(k appliance.AttestorKey) bool {
-		return k.State == appliance.AttestorKeyActive
+	standard := slices.IndexFunc(all, func(k attest.AttestorKey) bool {
+		return k.State == attest.AttestorKeyActive
 	})
 	keys := make([]wire.AttestorKey, len(all))
 	for i, k := range all {

@@ -15,6 +15,8 @@ import (
 
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
+	"github.com/attestd/attestd/appliance/policy"
 )
 
 func TestAnAttestationIsAnsweredAsTheInterfaceSays(t *testing.T) {
@@ -104,7 +106,7 @@ func TestReadingBackProvesTheRecordFromTheAnswerAlone(t *testing.T) {
 		back.Scheme != "keccak256-bn254" || back.Time.IsZero() {
 		t.Errorf("it is not what was attested: %s", a)
 	}
-	record, err := appliance.DecodeLeaf(back.Leaf)
+	record, err := journal.DecodeLeaf(back.Leaf)
 	if err != nil || record.Attestation != made {
 		t.Errorf("the leaf is of another: %s, %v", back.Leaf, err)
 	}
@@ -158,9 +160,9 @@ func TestAScreenedAttestationCannotBeReadBack(t *testing.T) {
 	if a := back(); a.status != 200 {
 		t.Fatal(a)
 	}
-	list, err := appliance.ParseScreening(strings.NewReader(beneficiary))
+	list, err := policy.ParseScreening(strings.NewReader(beneficiary))
 	r.must(err)
-	r.attestor.Govern(&appliance.Policy{Screening: list})
+	r.attestor.Govern(&policy.Policy{Screening: list})
 	for name, a := range map[string]answer{"a repeat": again(), "reading back": back()} {
 		if a.status != 403 || a.problem().Code != appliance.CodeScreened ||
 			strings.Contains(string(a.body), "signature") {

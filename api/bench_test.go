@@ -16,19 +16,22 @@ import (
 
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // idle is a journal without any cost. With oneKey and idleSigner, only the server's own cost remains.
 type idle struct {
-	appliance.Journal
+	audit.Journal
 	leaf []byte
 }
 
 func (idle) Ready(context.Context) error { return nil }
 
-func (j idle) Append(_ context.Context, r appliance.Record, _ ...appliance.Condition) (appliance.Entry, bool, error) {
+func (j idle) Append(_ context.Context, r appliance.Record, _ ...journal.Condition) (journal.Entry, bool, error) {
 	r.Time = time.Now()
-	return appliance.Entry{Record: r, Leaf: j.leaf}, false, nil
+	return journal.Entry{Record: r, Leaf: j.leaf}, false, nil
 }
 
 // oneKey holds one API key.
@@ -43,7 +46,7 @@ func (k oneKey) Key(context.Context, string) (appliance.APIKey, error) { return 
 
 // idleSigner returns a prepared signature.
 type idleSigner struct {
-	appliance.Signer
+	attest.Signer
 	made appliance.Signature
 }
 
@@ -51,7 +54,7 @@ func (s idleSigner) Sign(context.Context, appliance.Digest) (appliance.Signature
 	return s.made, nil
 }
 
-func idleAttestor(b *testing.B) (a *appliance.Attestor, token string) {
+func idleAttestor(b *testing.B) (a *attest.Attestor, token string) {
 	b.Helper()
 	a, _ = newAttestor(b)
 	key, token, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "bench", Rate: appliance.Unlimited}, time.Now())
@@ -66,7 +69,7 @@ func idleAttestor(b *testing.B) (a *appliance.Attestor, token string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	leaf, err := appliance.EncodeLeaf(
+	leaf, err := journal.EncodeLeaf(
 		appliance.Record{Attestation: appliance.Attestation{Signature: made}, Request: request})
 	if err != nil {
 		b.Fatal(err)

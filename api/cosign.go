@@ -7,6 +7,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/quorum"
 )
 
@@ -98,7 +99,7 @@ func (s *Server) proveToMember(c *fiber.Ctx) error {
 			"until must be a time like 2026-01-31T12:00:00Z").In("until")
 	}
 	ctx := s.deadlines.context()
-	q := appliance.JournalQuery{Hash: &hash, Until: until, Limit: 1, AttestationsOnly: true}
+	q := journal.Query{Hash: &hash, Until: until, Limit: 1, AttestationsOnly: true}
 	found, err := s.attestor.Journal.List(ctx, q)
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/attestd/attestd/api/landing"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 const (
@@ -109,7 +110,7 @@ func (s *Server) lookAtFront() wire.Landing {
 	if err != nil {
 		return l
 	}
-	_, tree, err := appliance.ReadCheckpoint(signed) // our own checkpoint: its signature needs no check
+	_, tree, err := journal.ReadCheckpoint(signed) // our own checkpoint: its signature needs no check
 	if err != nil {
 		return l
 	}
@@ -121,11 +122,11 @@ func (s *Server) lookAtFront() wire.Landing {
 // lastAttestation returns the newest attestation under a checkpoint, or nil if none exists or can be read.
 func (s *Server) lastAttestation(ctx context.Context, tree tlog.Tree, signed []byte) *wire.LastAttestation {
 	newest, err := s.attestor.Journal.List(ctx,
-		appliance.JournalQuery{AttestationsOnly: true, Before: tree.N, Limit: 1})
+		journal.Query{AttestationsOnly: true, Before: tree.N, Limit: 1})
 	if err != nil || len(newest) == 0 || tree.N == 0 {
 		return nil
 	}
-	proof, err := appliance.ProveAt(ctx, s.attestor.Journal, newest[0].Index, tree, signed)
+	proof, err := journal.ProveAt(ctx, s.attestor.Journal, newest[0].Index, tree, signed)
 	if err != nil {
 		return nil
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 const browsersAccept = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
@@ -57,7 +58,7 @@ func TestTheFrontSaysWhatTheApplianceIs(t *testing.T) {
 	for range 5 {
 		r.attest()
 	}
-	_, err := r.attestor.Journal.AppendEvent(context.Background(), appliance.Event{Kind: appliance.EventBackup})
+	_, err := r.attestor.Journal.AppendEvent(context.Background(), journal.Event{Kind: journal.EventBackup})
 	r.must(err)
 	l := r.front(t)
 	last := l.LastAttestation
@@ -84,7 +85,7 @@ func TestTheLastAttestationsProofHolds(t *testing.T) {
 	}
 	var last wire.LastAttestation
 	r.must(json.Unmarshal(r.do("GET", "/log/proof", "").body, &last))
-	tree, err := appliance.OpenCheckpoint([]byte(last.Checkpoint), r.log.Verifier)
+	tree, err := journal.OpenCheckpoint([]byte(last.Checkpoint), r.log.Verifier)
 	r.must(err)
 	hash := func(text string) (h tlog.Hash) {
 		t.Helper()

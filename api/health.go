@@ -13,6 +13,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 )
 
 // healthz reports only that the process answers.
@@ -111,7 +112,7 @@ func (r *readiness) refresh(done chan struct{}) {
 
 // failing returns the errors of the parts that are not ready, by the name of the part. It skips nil functions in
 // others.
-func failing(ctx context.Context, a *appliance.Attestor, others map[string]func() error) map[string]error {
+func failing(ctx context.Context, a *attest.Attestor, others map[string]func() error) map[string]error {
 	errs := map[string]error{"hsm": a.DefaultKey().Signer.Ready(ctx), "journal": a.Journal.Ready(ctx)}
 	if a.Stopped != nil {
 		errs["stop"] = a.Stopped()

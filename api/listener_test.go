@@ -17,7 +17,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/attestd/attestd/api"
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 )
 
 // scarce is a listener that first fails for want of descriptors.
@@ -61,7 +61,7 @@ func TestWhatPassesIsWaitedOut(t *testing.T) {
 
 func TestAnErrorThatDoesNotPassEndsServing(t *testing.T) {
 	t.Parallel()
-	s, err := api.New(testOptions(&appliance.Attestor{}))
+	s, err := api.New(testOptions(&attest.Attestor{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func serveWithFewDescriptors(t *testing.T) {
 
 func TestTheListenerTellsWhetherItAccepts(t *testing.T) {
 	t.Parallel()
-	s, err := api.New(testOptions(&appliance.Attestor{}))
+	s, err := api.New(testOptions(&attest.Attestor{}))
 	must(t, err)
 	entered, release := make(chan struct{}), make(chan struct{})
 	s.OnState(func(_ net.Conn, state fasthttp.ConnState) {

@@ -20,6 +20,8 @@ import (
 
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/hsmtest"
 	"github.com/attestd/attestd/store/bolt"
@@ -42,9 +44,9 @@ const (
 // rig is a whole appliance: a SoftHSM token, a bbolt store and a server on a loopback socket.
 type rig struct {
 	testing.TB
-	attestor *appliance.Attestor
+	attestor *attest.Attestor
 	signer   *gate
-	log      appliance.LogKey
+	log      journal.LogKey
 	server   *api.Server
 	served   chan error // result of Serve
 	address  string
@@ -90,7 +92,7 @@ func newRig(t testing.TB, options ...func(*api.Options)) *rig {
 }
 
 // testOptions returns the required options, without a log.
-func testOptions(a *appliance.Attestor) api.Options {
+func testOptions(a *attest.Attestor) api.Options {
 	return api.Options{
 		Attestor: a, DefaultRate: appliance.Rate{PerSecond: 50}, AnonymousRate: appliance.Unlimited,
 		LogRate: appliance.Unlimited, ErrorRate: appliance.Unlimited, AttestBodyLimit: 16 << 10,
@@ -102,13 +104,13 @@ func testOptions(a *appliance.Attestor) api.Options {
 }
 
 // newAttestor makes an attestor on a real token and a real store.
-func newAttestor(t testing.TB) (*appliance.Attestor, appliance.LogKey) {
+func newAttestor(t testing.TB) (*attest.Attestor, journal.LogKey) {
 	t.Helper()
 	signer, err := hsm.Open(context.Background(), hsm.Options{URI: hsmtest.New(t).URI})
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, _, err := appliance.NewLogKey("test.example/log")
+	log, _, err := journal.NewLogKey("test.example/log")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +131,7 @@ func newAttestor(t testing.TB) (*appliance.Attestor, appliance.LogKey) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &appliance.Attestor{Keys: store.Keys(), Journal: store.Journal(), Signer: signer, Scheme: scheme,
+	return &attest.Attestor{Keys: store.Keys(), Journal: store.Journal(), Signer: signer, Scheme: scheme,
 		Now: time.Now}, log
 }
 
@@ -158,7 +160,7 @@ func (r *rig) tellKeys() {
 	r.must(err)
 	for _, key := range keys {
 		_, err := r.attestor.Journal.AppendEvent(context.Background(),
-			appliance.Event{Kind: appliance.EventKeyCreated, By: "test", Details: key.Details()})
+			journal.Event{Kind: journal.EventKeyCreated, By: "test", Details: key.Details()})
 		r.must(err)
 	}
 }
@@ -168,7 +170,7 @@ func (r *rig) size() int64 {
 	r.Helper()
 	signed, err := r.attestor.Journal.Checkpoint(context.Background())
 	r.must(err)
-	tree, err := appliance.OpenCheckpoint(signed, r.log.Verifier)
+	tree, err := journal.OpenCheckpoint(signed, r.log.Verifier)
 	r.must(err)
 	return tree.N
 }
@@ -273,7 +275,7 @@ func (w *rawConn) receiveEnd() {
 
 // gate is a signer that a test can block, and make fail.
 type gate struct {
-	appliance.Signer
+	attest.Signer
 	mu      sync.Mutex
 	entered chan struct{} // nil while the gate is open
 	release chan struct{}

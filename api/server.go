@@ -20,11 +20,12 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 )
 
 // Options configure a Server. Rates, sizes and timeouts have no defaults here; New refuses zero values.
 type Options struct {
-	Attestor    *appliance.Attestor
+	Attestor    *attest.Attestor
 	LogVerifier string // the log's verifier key (C2SP signed-note vkey), published at /functions/v1/attestor
 	Version     string // of attestd, for the other members of a quorum
 
@@ -170,7 +171,7 @@ type Route struct {
 type Server struct {
 	*httpServer
 	opts     Options
-	attestor *appliance.Attestor
+	attestor *attest.Attestor
 	origin   string
 	logHash  string // hash of the log's key: 8 hex digits
 	routes   []Route

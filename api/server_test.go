@@ -13,6 +13,8 @@ import (
 
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
+	"github.com/attestd/attestd/appliance/audit"
 )
 
 func TestWhatIsUnavailableIsSaidWithRetryAfter(t *testing.T) {
@@ -119,7 +121,7 @@ func TestNewNamesEveryOptionThatIsMissing(t *testing.T) {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("%v\ndoes not name %s", err, name)
 		}
-		opts := testOptions(&appliance.Attestor{})
+		opts := testOptions(&attest.Attestor{})
 		reflect.ValueOf(&opts).Elem().FieldByName(name).SetZero()
 		if _, err := api.New(opts); err == nil || err.Error() != "api.Options: "+name+" must be set" {
 			t.Errorf("without %s: %v", name, err)
@@ -129,7 +131,7 @@ func TestNewNamesEveryOptionThatIsMissing(t *testing.T) {
 
 func TestNewRefusesAMalformedVerifierKey(t *testing.T) {
 	t.Parallel()
-	opts := testOptions(&appliance.Attestor{})
+	opts := testOptions(&attest.Attestor{})
 	opts.LogVerifier = "example.com/attestd"
 	if _, err := api.New(opts); err == nil || !strings.Contains(err.Error(), "LogVerifier") {
 		t.Errorf("%v, want an error that names LogVerifier", err)
@@ -138,7 +140,7 @@ func TestNewRefusesAMalformedVerifierKey(t *testing.T) {
 
 // These stores do not answer before the context ends.
 type (
-	stuckJournal struct{ appliance.Journal }
+	stuckJournal struct{ audit.Journal }
 	stuckKeys    struct{ appliance.Keys }
 )
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 )
 
 func TestShutdownFinishesWhatWasAccepted(t *testing.T) {
@@ -114,7 +115,7 @@ func TestARequestThatComesDuringShutdownIsRefused(t *testing.T) {
 
 func TestServingAfterShutdownReturnsAtOnce(t *testing.T) {
 	t.Parallel()
-	s, err := api.New(testOptions(&appliance.Attestor{}))
+	s, err := api.New(testOptions(&attest.Attestor{}))
 	if err != nil {
 		t.Fatal(err)
 	}

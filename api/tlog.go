@@ -7,6 +7,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // tileHeight is the height of tiles in C2SP tlog-tiles. A full tile has 256 hashes.
@@ -70,7 +71,7 @@ func (s *Server) tile(c *fiber.Ctx) error {
 
 // isLog reports whether key is the hash of this log's key, and this log has signed the checkpoint.
 func (s *Server) isLog(key string, signed []byte) bool {
-	return key == s.logHash && appliance.SignerOf(signed) == s.origin+"+"+s.logHash
+	return key == s.logHash && journal.SignerOf(signed) == s.origin+"+"+s.logHash
 }
 
 func noSuchLog(key string) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 func TestTheLogIsReadThroughTiles(t *testing.T) {
@@ -34,7 +35,7 @@ func TestTheLogIsReadThroughTiles(t *testing.T) {
 	if a.header.Get("Content-Type") != "text/plain; charset=utf-8" {
 		t.Errorf("Content-Type: %s", a.header.Get("Content-Type"))
 	}
-	tree, err := appliance.OpenCheckpoint(a.body, r.log.Verifier)
+	tree, err := journal.OpenCheckpoint(a.body, r.log.Verifier)
 	r.must(err)
 	if tree.N != records {
 		t.Fatalf("the checkpoint is of %d records", tree.N)
@@ -51,10 +52,10 @@ func TestTheLogIsReadThroughTiles(t *testing.T) {
 	r.checkTileHeaders()
 }
 
-func (r *rig) entry(index int64) (e appliance.Entry) {
+func (r *rig) entry(index int64) (e journal.Entry) {
 	r.Helper()
 	found := errors.New("found")
-	err := r.attestor.Journal.Entries(context.Background(), index, func(each appliance.Entry) error {
+	err := r.attestor.Journal.Entries(context.Background(), index, func(each journal.Entry) error {
 		e = each
 		return found
 	})
@@ -99,11 +100,11 @@ func (r *rig) checkTileHeaders() {
 
 func TestALogThatGoesOnAsAnotherHasAnotherURL(t *testing.T) {
 	t.Parallel()
-	var old appliance.LogKey
+	var old journal.LogKey
 	// This appliance has a journal that another appliance continued under another key.
 	r := newRig(t, func(o *api.Options) {
 		var err error
-		if old, _, err = appliance.NewLogKey("test.example/log"); err != nil {
+		if old, _, err = journal.NewLogKey("test.example/log"); err != nil {
 			t.Fatal(err)
 		}
 		o.LogVerifier = old.VerifierText

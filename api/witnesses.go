@@ -7,13 +7,14 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/witness"
 )
 
 // Witnesses is implemented by *witness.Gatherer.
 type Witnesses interface {
 	Published(ctx context.Context) ([]byte, error)
-	Prove(ctx context.Context, index int64) (appliance.InclusionProof, error)
+	Prove(ctx context.Context, index int64) (journal.InclusionProof, error)
 	Status() witness.Status
 }
 
@@ -22,9 +23,9 @@ type Witnesses interface {
 const witnessTimeout = adminTimeout * 2 / 3
 
 // published returns the checkpoint that the server shows to clients.
-func published(ctx context.Context, journal appliance.Journal, witnesses Witnesses) ([]byte, error) {
+func published(ctx context.Context, j journal.Journal, witnesses Witnesses) ([]byte, error) {
 	if witnesses == nil {
-		return journal.Checkpoint(ctx)
+		return j.Checkpoint(ctx)
 	}
 	return witnesses.Published(ctx)
 }

@@ -10,18 +10,20 @@ import (
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/witness"
 )
 
 // witnesses publishes the checkpoint that a test sets.
 type witnesses struct {
-	journal   appliance.Journal
+	journal   audit.Journal
 	published string
 }
 
 func (w witnesses) Published(context.Context) ([]byte, error) { return []byte(w.published), nil }
 
-func (w witnesses) Prove(ctx context.Context, index int64) (appliance.InclusionProof, error) {
+func (w witnesses) Prove(ctx context.Context, index int64) (journal.InclusionProof, error) {
 	proof, err := w.journal.Prove(ctx, index)
 	proof.Checkpoint = w.published
 	return proof, err

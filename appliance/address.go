@@ -39,16 +39,16 @@ func ParseAddress(s string) (Address, error) {
 }
 
 // String returns the EIP-55 form.
-func (a Address) String() string { return string(a.appendText(make([]byte, 0, addressText))) }
+func (a Address) String() string { return string(a.AppendTo(make([]byte, 0, addressText))) }
 
 // MarshalText returns the EIP-55 form.
-func (a Address) MarshalText() ([]byte, error) { return a.appendText(nil), nil }
+func (a Address) MarshalText() ([]byte, error) { return a.AppendTo(nil), nil }
 
 const addressText = len("0x") + 2*len(Address{})
 
-// appendText appends the EIP-55 form: a letter is upper-case if the corresponding hex digit of the hash of the
+// AppendTo appends the EIP-55 form: a letter is upper-case if the corresponding hex digit of the hash of the
 // lower-case text is 8 or more.
-func (a Address) appendText(b []byte) []byte {
+func (a Address) AppendTo(b []byte) []byte {
 	b = hex.AppendEncode(append(b, "0x"...), a[:])
 	digits := b[len(b)-2*len(a):]
 	hash := crypto.Keccak256Hash(digits)

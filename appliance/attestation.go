@@ -1,6 +1,6 @@
-// Package appliance is the domain of attestd: attestations, API keys, digest schemes, the journal's format and rules,
-// and the interfaces that the HSM, the stores and the server implement or use. It imports no HTTP, PKCS#11 or database
-// package. Standards: EIP-55, EIP-2, EIP-712, RFC 6962, RFC 9562, C2SP tlog.
+// Package appliance has the domain types of attestd: addresses, requests and their digests, attestations and their
+// records, API keys, quorums and errors. It imports no other package of attestd, and no HTTP, PKCS#11 or database
+// package. Standards: EIP-55, EIP-2, EIP-712, ERC-1271, RFC 9562.
 package appliance
 
 import (
@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/consensys/gnark-crypto/ecc/secp256k1/fr"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/google/uuid"
@@ -71,10 +70,10 @@ type Record struct {
 
 // Verify checks the record on its own: the hash is the digest of its addresses under its scheme, and the signature
 // recovers to SignerAddress.
-func (r Record) Verify() error { return r.verify(nil) }
+func (r Record) Verify() error { return r.VerifyBy(nil) }
 
-// verify does the same as Verify. signer, unless it is nil, is of the key of SignerAddress.
-func (r Record) verify(signer *Verifier) error {
+// VerifyBy does the same as Verify. signed, unless it is nil, reports whether the key of SignerAddress made a signature.
+func (r Record) VerifyBy(signed func(Digest, Signature) bool) error {
 	scheme, err := NewScheme(SchemeName(r.Scheme), r.Domain)
 	if err != nil {
 		return err
@@ -82,7 +81,7 @@ func (r Record) verify(signer *Verifier) error {
 	if want := scheme.Digest(r.Request); want != r.Hash {
 		return fmt.Errorf("the hash is %s, but %s of the two addresses is %s", r.Hash, r.Scheme, want)
 	}
-	if signer == nil || !signer.Signed(r.Hash, r.Signature) {
+	if signed == nil || !signed(r.Hash, r.Signature) {
 		if err := r.Attestation.Verify(); err != nil {
 			return err
 		}
@@ -131,38 +130,6 @@ type Signature struct {
 }
 
 var secp256k1HalfN = new(big.Int).Rsh(crypto.S256().Params().N, 1)
-
-// NewSignature makes a Signature from the output of an HSM: r and s as 32 big-endian bytes each, s in either half, and
-// the public key (65 bytes, SEC 1 uncompressed). It checks the range of r and s, moves s to the lower half, and finds v
-// by recovering the key. If neither v recovers the public key, it returns an error. Verifier.Signature does the same
-// faster.
-func NewSignature(digest Digest, rs [64]byte, publicKey []byte) (Signature, error) {
-	sig, err := lowS(rs)
-	if err != nil {
-		return sig, err
-	}
-	for _, v := range []byte{27, 28} {
-		sig.V = v
-		recovered, err := crypto.Ecrecover(digest[:], sig.rsv())
-		if err == nil && string(recovered) == string(publicKey) {
-			return sig, nil
-		}
-	}
-	return Signature{}, errNotOurs
-}
-
-// lowS returns the Signature without v and with s in the lower half. It checks the range of r and s.
-func lowS(rs [64]byte) (sig Signature, err error) {
-	var r, s fr.Element
-	if r.SetBytesCanonical(rs[:32]) != nil || s.SetBytesCanonical(rs[32:]) != nil || r.IsZero() || s.IsZero() {
-		return sig, errors.New("r or s is outside 1 … n-1")
-	}
-	if s.LexicographicallyLargest() { // above (n-1)/2
-		s.Neg(&s)
-	}
-	sig.R, sig.S = r.Bytes(), s.Bytes()
-	return sig, nil
-}
 
 // Recover returns the address of the key that signed digest.
 //

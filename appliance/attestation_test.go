@@ -11,6 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/secp256k1"
 )
 
 // signRaw signs like an HSM: it returns r ‖ s. high selects the upper half for s.
@@ -41,11 +42,11 @@ func TestSignaturesOfEitherHalfBecomeTheSameLowOne(t *testing.T) {
 	key, public, address := newTestKey(t)
 	forRandomRequests(func(r appliance.Request) {
 		d := scheme(t, appliance.SchemeKeccak256BN254, nil).Digest(r)
-		low, err := appliance.NewSignature(d, signRaw(t, key, d, false), public)
+		low, err := secp256k1.NewSignature(d, signRaw(t, key, d, false), public)
 		if err != nil {
 			t.Fatal(err)
 		}
-		high, err := appliance.NewSignature(d, signRaw(t, key, d, true), public)
+		high, err := secp256k1.NewSignature(d, signRaw(t, key, d, true), public)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +80,7 @@ func TestSignaturesThatAreNotTheKeysOwnNeverLeave(t *testing.T) {
 		"a bit of r changed": {d, changed(func(b *[64]byte) { b[7] ^= 1 }), public},
 		"a bit of s changed": {d, changed(func(b *[64]byte) { b[40] ^= 1 }), public},
 	} {
-		if sig, err := appliance.NewSignature(c.digest, c.rs, c.public); err == nil {
+		if sig, err := secp256k1.NewSignature(c.digest, c.rs, c.public); err == nil {
 			t.Errorf("%s: accepted as %+v", name, sig)
 		}
 	}
@@ -88,7 +89,7 @@ func TestSignaturesThatAreNotTheKeysOwnNeverLeave(t *testing.T) {
 func TestRecoverRefusesWhatAContractWould(t *testing.T) {
 	key, public, _ := newTestKey(t)
 	d := scheme(t, appliance.SchemeKeccak256, nil).Digest(request)
-	good, err := appliance.NewSignature(d, signRaw(t, key, d, false), public)
+	good, err := secp256k1.NewSignature(d, signRaw(t, key, d, false), public)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +111,7 @@ func signRawHigh(s [32]byte) []byte {
 func TestAttestationsHaveTheInterfacesJSON(t *testing.T) {
 	key, public, address := newTestKey(t)
 	d := scheme(t, appliance.SchemeKeccak256BN254, nil).Digest(request)
-	sig, err := appliance.NewSignature(d, signRaw(t, key, d, true), public)
+	sig, err := secp256k1.NewSignature(d, signRaw(t, key, d, true), public)
 	if err != nil {
 		t.Fatal(err)
 	}

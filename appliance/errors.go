@@ -33,7 +33,7 @@ const (
 	CodeScopeRequired     Code = "scope_required"
 	CodeAddressNotAllowed Code = "address_not_allowed"
 
-	// The screening list or the policy refuses the request; see Policy.
+	// The screening list or the policy refuses the request; see package appliance/policy.
 	CodeScreened     Code = "screened"
 	CodePolicyDeny   Code = "policy_deny"
 	CodePolicyAllow  Code = "policy_allow"
@@ -42,7 +42,7 @@ const (
 	CodePolicyCap    Code = "policy_cap"
 	CodePolicySecond Code = "policy_second_beneficiary"
 
-	// The policy demands that people approve the request; see ApprovalRule. Error.Approval is the id.
+	// The policy demands that people approve the request; see policy.ApprovalRule. Error.Approval is the id.
 	CodeApprovalRequired Code = "approval_required"
 	CodeApprovalDenied   Code = "approval_denied"
 	CodeApprovalExpired  Code = "approval_expired"

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,13 +33,13 @@ type APIKey struct {
 	Revoked    time.Time      `json:"revoked,omitzero"`
 }
 
-// detailKeyID is the event detail with the API key's id.
-const detailKeyID = "id"
+// DetailKeyID is the event detail with the API key's id.
+const DetailKeyID = "id"
 
 // Details returns the details of an event about the key: every field that decides who may use it and for which
 // requests. The secret has 256 random bits, so its hash does not reveal it.
 func (k APIKey) Details() map[string]string {
-	d := map[string]string{detailKeyID: k.ID, "name": k.Name, "secretHash": k.SecretHash.String(),
+	d := map[string]string{DetailKeyID: k.ID, "name": k.Name, "secretHash": k.SecretHash.String(),
 		"scopes": joinNames(k.Scopes), "rate": k.Rate.String()}
 	if len(k.AllowFrom) > 0 {
 		d["allowFrom"] = strings.Trim(fmt.Sprint(k.AllowFrom), "[]")
@@ -79,7 +80,7 @@ type KeyRequest struct {
 	Scopes    []Scope        `json:"scopes"` // empty means attest and graphql
 	Rate      Rate           `json:"rate"`
 	AllowFrom []netip.Prefix `json:"allowFrom,omitempty"`
-	Attestor  string         `json:"attestor,omitempty"` // see CheckBinding
+	Attestor  string         `json:"attestor,omitempty"` // see attest.CheckBinding
 	Expires   time.Time      `json:"expires,omitzero"`   // zero means never
 }
 
@@ -339,3 +340,9 @@ func (r *Rate) UnmarshalText(text []byte) error {
 	*r = parsed
 	return nil
 }
+
+var attestorKeyName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// ValidAttestorKeyName reports whether s is a valid name of an attestor key: 1 to 64 letters, digits, dots, dashes and
+// underscores, beginning with a letter or a digit.
+func ValidAttestorKeyName(s string) bool { return attestorKeyName.MatchString(s) }

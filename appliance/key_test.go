@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 )
 
@@ -27,7 +28,7 @@ func openStore(t *testing.T) *bolt.Store {
 
 func openStoreAt(t *testing.T, path string) *bolt.Store {
 	t.Helper()
-	log, _, err := appliance.NewLogKey("test.example/log")
+	log, _, err := journal.NewLogKey("test.example/log")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,6 @@
 package appliance
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -124,21 +121,6 @@ type CosignRequest struct {
 	Request
 	Hash Digest // digest of Request, which the member computes itself and compares
 	ID   string // identifies the request at the coordinator: a member signs once for it
-}
-
-// cosignID identifies the request of a call. It depends only on the call, so that a coordinator that was killed asks
-// the members again under the same id, and gets the signatures that they have recorded. A call without an idempotency
-// key is never repeated, so its id is the id of its attestation.
-func cosignID(call Call, attestation uuid.UUID, hash Digest) string {
-	if call.IdempotencyKey == "" {
-		return attestation.String()
-	}
-	h := sha256.New()
-	for _, part := range []string{call.Key.ID, call.IdempotencyKey, string(hash[:])} {
-		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
-		h.Write([]byte(part))
-	}
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 // MemberFailure is why a member of a quorum did not sign.

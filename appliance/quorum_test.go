@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // cosigned is an attestation by a software key.
@@ -51,11 +52,11 @@ func quorumRecord(t *testing.T, n int) appliance.Record {
 
 func TestAQuorumsRecordIsALeafAndAnAnswer(t *testing.T) {
 	r := quorumRecord(t, 3)
-	leaf, err := appliance.EncodeLeaf(r)
+	leaf, err := journal.EncodeLeaf(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	read, err := appliance.DecodeLeaf(leaf)
+	read, err := journal.DecodeLeaf(leaf)
 	if err != nil || read.Verify() != nil {
 		t.Fatalf("%v, %v: %s", err, read.Verify(), leaf)
 	}

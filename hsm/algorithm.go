@@ -10,7 +10,7 @@ import (
 
 	"github.com/miekg/pkcs11"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // Algorithm is the kind of a key.
@@ -109,8 +109,8 @@ func parseEd25519Point(value []byte) ([]byte, error) {
 	if len(point) != ed25519.PublicKeySize {
 		return nil, errors.New("not a point of Ed25519")
 	}
-	if appliance.HasSmallOrder(point) {
-		return nil, appliance.ErrSmallOrder
+	if journal.HasSmallOrder(point) {
+		return nil, journal.ErrSmallOrder
 	}
 	return slices.Clone(point), nil
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/secp256k1"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/hsmtest"
 )
@@ -69,7 +69,7 @@ func BenchmarkCheck(b *testing.B) {
 	}
 	rs := [64]byte(append(signature.R[:], signature.S[:]...))
 	for b.Loop() {
-		if _, err := appliance.NewSignature(d, rs, s.PublicKey()); err != nil {
+		if _, err := secp256k1.NewSignature(d, rs, s.PublicKey()); err != nil {
 			b.Fatal(err)
 		}
 	}

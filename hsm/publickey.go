@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/pkcs11"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/secp256k1"
 )
 
 // publicKeyOf returns the public key of k: 65 bytes, SEC 1 uncompressed, or the 32 bytes of an Ed25519 key. It reads
@@ -148,7 +149,7 @@ func tryKey(m module, h pkcs11.SessionHandle, k privateKey, publicKey []byte) er
 	if err != nil {
 		return fmt.Errorf("trial signature: %w", err)
 	}
-	if _, err := appliance.NewSignature(digest, rs, publicKey); err != nil {
+	if _, err := secp256k1.NewSignature(digest, rs, publicKey); err != nil {
 		return fmt.Errorf("trial signature: %w: %w", ErrWrongKey, err)
 	}
 	return nil

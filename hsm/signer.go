@@ -16,6 +16,8 @@ import (
 	"github.com/miekg/pkcs11"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
+	"github.com/attestd/attestd/appliance/secp256k1"
 )
 
 // Options configure a Signer.
@@ -64,7 +66,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Signer is an appliance.Signer with one key of one token. It is safe for concurrent use.
+// Signer is an attest.Signer with one key of one token. It is safe for concurrent use.
 //
 // It repairs faults by opening another session, finding the key again or logging in. It cannot reload the module. After
 // a fault that requires that, all its calls fail with ErrLost.
@@ -109,7 +111,7 @@ type handles struct {
 	key  pkcs11.ObjectHandle
 }
 
-var _ appliance.Signer = (*Signer)(nil)
+var _ attest.Signer = (*Signer)(nil)
 
 // Open loads the module, finds the token, logs in, and finds the key. It checks that the key is on curve secp256k1, may
 // sign, is sensitive and not extractable, and that a trial signature verifies. A process can open a module only once.
@@ -147,7 +149,7 @@ func (s *Signer) PublicKey() []byte { return append([]byte(nil), s.publicKey...)
 // Address returns the key's address; zero for an Ed25519 key.
 func (s *Signer) Address() appliance.Address { return s.address }
 
-// Sign implements appliance.Signer. After a fault of the token it repairs the connection and signs again, until ctx
+// Sign implements attest.Signer. After a fault of the token it repairs the connection and signs again, until ctx
 // ends. A context without a deadline gets a deadline of 30 seconds.
 //
 // The session returns to the pool before the signature is checked, so that the token signs the next request in the
@@ -161,7 +163,7 @@ func (s *Signer) Sign(ctx context.Context, d appliance.Digest) (appliance.Signat
 		if err != nil {
 			return err
 		}
-		if signature, err = appliance.NewSignature(d, rs, s.publicKey); err != nil {
+		if signature, err = secp256k1.NewSignature(d, rs, s.publicKey); err != nil {
 			return fmt.Errorf("%w: %w", ErrWrongKey, err)
 		}
 		s.signatures.Add(1)

@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 )
 
 // TokenSigner signs with the key of one token. *worker.Signer implements it.
 type TokenSigner interface {
-	appliance.Signer
+	attest.Signer
 	// Status and Usage are as in Signer.
 	Status(ctx context.Context) (Status, error)
 	Usage() Usage
@@ -54,7 +55,7 @@ func (o TokensOptions) withDefaults() TokensOptions {
 // MostTokens is the largest number of tokens in Tokens.
 const MostTokens = 8
 
-// Tokens is an appliance.Signer over several tokens that hold the same key. It asks the first token in use. If that
+// Tokens is an attest.Signer over several tokens that hold the same key. It asks the first token in use. If that
 // token fails or takes too long, Tokens also asks the next, while the caller's deadline lasts. The first signature
 // counts. A failed token is out of use until it has signed trials in the background for a while. Tokens is safe for
 // concurrent use.
@@ -83,7 +84,7 @@ func (t *Tokens) Address() appliance.Address { return t.address }
 // single reports whether there is only one token. Its signer is then used directly.
 func (t *Tokens) single() bool { return len(t.slots) == 1 }
 
-// Sign implements appliance.Signer. A context without a deadline gets a deadline of 30 seconds.
+// Sign implements attest.Signer. A context without a deadline gets a deadline of 30 seconds.
 func (t *Tokens) Sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
 	if t.single() {
 		return t.slots[0].signer.Sign(ctx, d)

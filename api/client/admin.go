@@ -19,6 +19,8 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/appliance/stop"
 	"github.com/attestd/attestd/appliance/witness"
@@ -89,17 +91,17 @@ func (a *Admin) BindKey(ctx context.Context, id, attestor string) (appliance.API
 }
 
 // Records returns the entries that match, newest first.
-func (a *Admin) Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
+func (a *Admin) Records(ctx context.Context, q journal.Query) ([]journal.Entry, error) {
 	var answer wire.Records
 	err := a.do(ctx, call{method: http.MethodGet, path: "/log/records?" + queryOf(q).Encode(), into: &answer})
-	entries := make([]appliance.Entry, len(answer.Records))
+	entries := make([]journal.Entry, len(answer.Records))
 	for i, e := range answer.Records {
 		entries[i] = e.Whole()
 	}
 	return entries, err
 }
 
-func queryOf(q appliance.JournalQuery) url.Values {
+func queryOf(q journal.Query) url.Values {
 	v := url.Values{}
 	if q.KeyID != "" {
 		v.Set("key", q.KeyID)
@@ -132,14 +134,14 @@ func queryOf(q appliance.JournalQuery) url.Values {
 }
 
 // Record returns the entry of an attestation or an event.
-func (a *Admin) Record(ctx context.Context, id uuid.UUID) (appliance.Entry, error) {
+func (a *Admin) Record(ctx context.Context, id uuid.UUID) (journal.Entry, error) {
 	var e wire.Entry
 	err := a.do(ctx, call{method: http.MethodGet, path: "/log/records/" + id.String(), into: &e})
 	return e.Whole(), err
 }
 
 // Prove returns an attestation's entry and the proof that it is in the log.
-func (a *Admin) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
+func (a *Admin) Prove(ctx context.Context, id uuid.UUID) (journal.Entry, journal.InclusionProof, error) {
 	var answer wire.ProvenEntry
 	err := a.do(ctx, call{method: http.MethodGet, path: "/log/records/" + id.String() + "/proof", into: &answer})
 	return answer.Whole(), answer.Proof, err
@@ -168,7 +170,7 @@ func (a *Admin) Published(ctx context.Context) ([]byte, error) {
 
 // ProveWitnessed is Prove under a checkpoint that a quorum of witnesses has cosigned. The daemon waits for such a
 // checkpoint for a limited time.
-func (a *Admin) ProveWitnessed(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
+func (a *Admin) ProveWitnessed(ctx context.Context, id uuid.UUID) (journal.Entry, journal.InclusionProof, error) {
 	var answer wire.ProvenEntry
 	err := a.do(ctx, call{method: http.MethodGet, path: "/log/records/" + id.String() + "/witnessed", into: &answer})
 	return answer.Whole(), answer.Proof, err
@@ -187,9 +189,9 @@ func (a *Admin) Entries(ctx context.Context, first int64, yield func(leaf []byte
 }
 
 // Verify audits the journal inside the daemon. The audit ends when ctx ends.
-func (a *Admin) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
+func (a *Admin) Verify(ctx context.Context, opts audit.Options) (audit.Report, error) {
 	request := wire.VerifyLog{Earlier: opts.Earlier, Signers: opts.Signers}
-	return report[appliance.AuditReport](ctx, a, call{method: http.MethodPost, path: "/log/verify", body: request},
+	return report[audit.Report](ctx, a, call{method: http.MethodPost, path: "/log/verify", body: request},
 		opts.Progress)
 }
 

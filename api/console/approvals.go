@@ -12,7 +12,8 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/approval"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // approvalsPage lists the requests that wait for people. They approve with passkeys (WebAuthn). The passkey is the
@@ -39,7 +40,7 @@ type approvalsView struct {
 
 // approvalRow is an approval with the data of its buttons.
 type approvalRow struct {
-	appliance.ListedApproval
+	approval.Listed
 	What      string
 	Challenge string // base64url
 	Passkeys  string // ids that may sign, separated by spaces
@@ -48,7 +49,7 @@ type approvalRow struct {
 
 // approverRow is a passkey.
 type approverRow struct {
-	appliance.Approver
+	approval.Approver
 	Short string // start of the fingerprint
 }
 
@@ -67,7 +68,7 @@ func (v *visit) showApprovals(w http.ResponseWriter, wrong string) error {
 	data.Possible = data.RPID == "localhost" || net.ParseIP(data.RPID) == nil && v.console.secure()
 	for _, one := range all {
 		row := approvalRowOf(one, data.RPID)
-		if one.State == appliance.ApprovalWaits {
+		if one.State == approval.Waiting {
 			data.Waiting = append(data.Waiting, row)
 		} else {
 			data.Done = append(data.Done, row)
@@ -87,13 +88,13 @@ func (v *visit) hostname() string {
 	return strings.ToLower(v.Host)
 }
 
-func approvalRowOf(one appliance.ListedApproval, rpID string) approvalRow {
-	row := approvalRow{ListedApproval: one, From: rpID,
+func approvalRowOf(one approval.Listed, rpID string) approvalRow {
+	row := approvalRow{Listed: one, From: rpID,
 		Challenge: base64.RawURLEncoding.EncodeToString(one.Challenge)}
 	switch one.Kind {
-	case appliance.EventApproverEnrolled:
+	case journal.EventApproverEnrolled:
 		row.What = fmt.Sprintf("Enrol %s, passkey %s", one.Approver.Name, one.Approver.Fingerprint()[:16])
-	case appliance.EventApproverRemoved:
+	case journal.EventApproverRemoved:
 		row.What = "Remove " + one.Approver.Name
 	default:
 		row.What = "Attestation"
@@ -128,7 +129,7 @@ func approve(w http.ResponseWriter, v *visit) error {
 	if err := v.ParseForm(); err != nil {
 		return formError(err)
 	}
-	proof := appliance.Assertion{Credential: v.PostForm.Get("credential")}
+	proof := approval.Assertion{Credential: v.PostForm.Get("credential")}
 	for name, into := range map[string]*[]byte{"authenticatorData": &proof.AuthenticatorData,
 		"clientData": &proof.ClientData, "signature": &proof.Signature} {
 		if *into, err = base64.RawURLEncoding.DecodeString(v.PostForm.Get(name)); err != nil {

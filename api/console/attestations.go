@@ -12,6 +12,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // attestationsPage lists new attestations live, searches attestations, and shows each one with its proof.
@@ -47,7 +48,7 @@ type attestationsView struct {
 
 // attestationRow is an attestation in a list.
 type attestationRow struct {
-	appliance.Entry
+	journal.Entry
 	Key      string // name of the API key; empty if unknown
 	IsSecret bool   // the user may not see the addresses
 }
@@ -89,7 +90,7 @@ func keyNames(v *visit) (map[string]string, error) {
 	return names, err
 }
 
-func rowsOf(entries []appliance.Entry, keys map[string]string, secret bool) []attestationRow {
+func rowsOf(entries []journal.Entry, keys map[string]string, secret bool) []attestationRow {
 	rows := make([]attestationRow, len(entries))
 	for i, e := range entries {
 		rows[i] = attestationRow{Entry: e, Key: keys[e.Record.KeyID], IsSecret: secret}
@@ -98,12 +99,12 @@ func rowsOf(entries []appliance.Entry, keys map[string]string, secret bool) []at
 }
 
 // find returns the attestations that match the search.
-func (s search) find(ctx context.Context, v *visit) (appliance.Found, error) {
+func (s search) find(ctx context.Context, v *visit) (journal.Found, error) {
 	if s.beneficiary != nil {
-		return appliance.Search(ctx, v.Admin.Records, s.query, *s.beneficiary, searchedAttestations)
+		return journal.Search(ctx, v.Admin.Records, s.query, *s.beneficiary, searchedAttestations)
 	}
 	entries, err := v.Admin.Records(ctx, s.query)
-	found := appliance.Found{Entries: entries}
+	found := journal.Found{Entries: entries}
 	if len(entries) == s.query.Limit {
 		found.Before = entries[len(entries)-1].Index
 	}
@@ -143,7 +144,7 @@ func followAttestations(w http.ResponseWriter, v *visit) error {
 	return v.stream(w, func(ctx context.Context, send func(event string, data any) error) error {
 		look := func() error {
 			entries, err := v.Admin.Records(ctx,
-				appliance.JournalQuery{AttestationsOnly: true, Limit: listedAttestations})
+				journal.Query{AttestationsOnly: true, Limit: listedAttestations})
 			if err != nil {
 				return err
 			}
@@ -168,7 +169,7 @@ func followAttestations(w http.ResponseWriter, v *visit) error {
 }
 
 // tail returns the update for the entries with an index above after. The entries are newest first.
-func (v *visit) tail(entries []appliance.Entry, keys map[string]string,
+func (v *visit) tail(entries []journal.Entry, keys map[string]string,
 	after int64) (told tailed, newest int64, err error) {
 	newest = after
 	for i, e := range entries {
@@ -201,7 +202,7 @@ type recordView struct {
 	DigestIs    bool             // the last step's value equals the hash
 	Recovered   string           // signer recovered from the signature; empty if recovery failed
 	SignerIs    bool             // Recovered is the record's signer
-	Proof       appliance.InclusionProof
+	Proof       journal.InclusionProof
 	Leaf        string // hex; empty if secret
 	LeafHash    string // hex
 	VerifierKey string
@@ -229,7 +230,7 @@ func showAttestation(w http.ResponseWriter, v *visit) error {
 	return v.show(w, attestationsView{Record: &record})
 }
 
-func newRecordView(row attestationRow, proof appliance.InclusionProof) recordView {
+func newRecordView(row attestationRow, proof journal.InclusionProof) recordView {
 	r := recordView{attestationRow: row, Proof: proof, LeafHash: fmt.Sprintf("%x", proof.LeafHash),
 		Leaf: fmt.Sprintf("%x", row.Leaf)}
 	if row.Event != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // made counts the fixtures of tests, so that no test finds another test's fixtures.
@@ -141,7 +142,7 @@ func TestARecordTellsHowItsHashIsMadeAndWhoSigned(t *testing.T) {
 func TestAnEventHasItsPlaceAndItsProof(t *testing.T) {
 	t.Parallel()
 	r := start(t)
-	events, err := r.admin.Records(t.Context(), appliance.JournalQuery{EventsOnly: true, Limit: 1})
+	events, err := r.admin.Records(t.Context(), journal.Query{EventsOnly: true, Limit: 1})
 	if err != nil || len(events) == 0 {
 		t.Fatal(events, err)
 	}
@@ -215,7 +216,7 @@ func TestTheProofIsTheOneThatTheCommandPrints(t *testing.T) {
 	}
 	for query, extra := range map[string]string{"": "", "?record": string(e.Leaf)} {
 		status, header, body := r.signedIn(t, "auditor").get("/attestations/" + a.ID.String() + "/proof" + query)
-		proof, got, err := appliance.ParseProof([]byte(body))
+		proof, got, err := journal.ParseProof([]byte(body))
 		if err == nil {
 			err = proof.Verify(e.Leaf, verifier)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
 )
 
 // auditPage audits the journal, and checks it against an older checkpoint.
@@ -41,7 +42,7 @@ type auditView struct {
 
 // auditResult is the result of an audit.
 type auditResult struct {
-	appliance.AuditReport
+	audit.Report
 	Earlier string // describes the older checkpoint; empty without one
 	Holds   bool   // the journal begins with the older checkpoint's records
 }
@@ -137,7 +138,7 @@ func (v *visit) audit(ctx context.Context, earlier string, send func(event strin
 // verify audits the journal. wrong explains why earlier is not a checkpoint that the journal can be compared with.
 func (v *visit) verify(ctx context.Context, earlier string,
 	progress func(done, total int64)) (result *auditResult, wrong string, err error) {
-	opts := appliance.VerifyOptions{Progress: progress}
+	opts := audit.Options{Progress: progress}
 	if earlier != "" {
 		opts.Earlier = []byte(earlier)
 	}
@@ -149,7 +150,7 @@ func (v *visit) verify(ctx context.Context, earlier string,
 	if err != nil {
 		return nil, "", err
 	}
-	result = &auditResult{AuditReport: report, Holds: true}
+	result = &auditResult{Report: report, Holds: true}
 	if earlier != "" {
 		result.Earlier = toldBy(earlier)
 	}

@@ -20,11 +20,11 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/api/console"
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // logKey returns the key that signs the daemon's checkpoints.
-func (r *rig) logKey(t testing.TB) appliance.LogKey {
+func (r *rig) logKey(t testing.TB) journal.LogKey {
 	t.Helper()
 	settings, err := r.admin.Settings(t.Context())
 	if err != nil {
@@ -38,14 +38,14 @@ func (r *rig) logKey(t testing.TB) appliance.LogKey {
 		if err != nil {
 			t.Fatal(err)
 		}
-		key, err := appliance.ParseLogKey(string(secret))
+		key, err := journal.ParseLogKey(string(secret))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return key
 	}
 	t.Fatal("there is no data_dir")
-	return appliance.LogKey{}
+	return journal.LogKey{}
 }
 
 func TestAnAuditHoldsAnOlderCheckpointAgainstTheJournal(t *testing.T) {
@@ -57,7 +57,7 @@ func TestAnAuditHoldsAnOlderCheckpointAgainstTheJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.attestTo(t, newPair())
-	rewritten, err := appliance.SignCheckpoint(tlog.Tree{N: 1, Hash: tlog.RecordHash([]byte("another history"))},
+	rewritten, err := journal.SignCheckpoint(tlog.Tree{N: 1, Hash: tlog.RecordHash([]byte("another history"))},
 		r.logKey(t).Signer)
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func TestTheNewestCheckpointCanBeKept(t *testing.T) {
 	t.Parallel()
 	r := start(t)
 	status, header, body := r.signedIn(t, "viewer").get("/audit/checkpoint")
-	if _, err := appliance.OpenCheckpoint([]byte(body), r.logKey(t).Verifier); status != http.StatusOK || err != nil {
+	if _, err := journal.OpenCheckpoint([]byte(body), r.logKey(t).Verifier); status != http.StatusOK || err != nil {
 		t.Errorf("%d, %v: %s", status, err, body)
 	}
 	if name := header.Get("Content-Disposition"); !strings.HasSuffix(name, `Z.checkpoint"`) {

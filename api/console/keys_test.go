@@ -10,6 +10,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // theKey returns the API key with a name, which must be unique.
@@ -101,12 +102,12 @@ func TestTheJournalSaysWhoMadeAKeyInTheConsole(t *testing.T) {
 		t.Fatal(status, body)
 	}
 	id := r.theKey(t, name).ID
-	events, err := r.admin.Records(t.Context(), appliance.JournalQuery{EventsOnly: true})
+	events, err := r.admin.Records(t.Context(), journal.Query{EventsOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range events {
-		if e.Event.Kind == appliance.EventKeyCreated && e.Event.Details["id"] == id {
+		if e.Event.Kind == journal.EventKeyCreated && e.Event.Details["id"] == id {
 			if !strings.HasPrefix(e.Event.By, "console: ") {
 				t.Errorf("by %q", e.Event.By)
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // search is a search of the journal, as entered and as parsed.
@@ -18,7 +19,7 @@ type search struct {
 	From, Until string // times, UTC
 	Wrong       string // error text for the user
 
-	query       appliance.JournalQuery
+	query       journal.Query
 	id          uuid.UUID
 	beneficiary *appliance.Address
 }
@@ -45,7 +46,7 @@ func (s search) Other() string {
 func readSearch(form url.Values, keys map[string]string, addresses bool) (s search) {
 	s = search{
 		Q: strings.TrimSpace(form.Get("q")), From: form.Get("from"), Until: form.Get("until"),
-		query: appliance.JournalQuery{AttestationsOnly: true, Limit: listedAttestations},
+		query: journal.Query{AttestationsOnly: true, Limit: listedAttestations},
 	}
 	for _, t := range []struct {
 		text string

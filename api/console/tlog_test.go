@@ -16,7 +16,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/api/graphql/clienttest"
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // vector is a proof with Go's verdict. The browser must reach the same verdict; see tlog_test.mjs.
@@ -97,7 +97,7 @@ func (rig *proofRig) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	return found, nil
 }
 
-func (rig *proofRig) prove(index, size int64) (appliance.InclusionProof, []byte) {
+func (rig *proofRig) prove(index, size int64) (journal.InclusionProof, []byte) {
 	rig.Helper()
 	root, err := tlog.TreeHash(size, rig)
 	if err != nil {
@@ -107,11 +107,11 @@ func (rig *proofRig) prove(index, size int64) (appliance.InclusionProof, []byte)
 	if err != nil {
 		rig.Fatal(err)
 	}
-	signed, err := appliance.SignCheckpoint(tlog.Tree{N: size, Hash: root}, rig.signer)
+	signed, err := journal.SignCheckpoint(tlog.Tree{N: size, Hash: root}, rig.signer)
 	if err != nil {
 		rig.Fatal(err)
 	}
-	proof := appliance.InclusionProof{Index: index, TreeSize: size, Checkpoint: string(signed)}
+	proof := journal.InclusionProof{Index: index, TreeSize: size, Checkpoint: string(signed)}
 	for _, h := range hashes {
 		proof.Hashes = append(proof.Hashes, h[:])
 	}
@@ -120,7 +120,7 @@ func (rig *proofRig) prove(index, size int64) (appliance.InclusionProof, []byte)
 
 // judged returns a proof with Go's verdict.
 func (rig *proofRig) judged(what, proof string, leaf []byte) vector {
-	p, _, err := appliance.ParseProof([]byte(proof))
+	p, _, err := journal.ParseProof([]byte(proof))
 	if err == nil {
 		err = p.Verify(leaf, rig.verifier)
 	}
@@ -128,8 +128,8 @@ func (rig *proofRig) judged(what, proof string, leaf []byte) vector {
 }
 
 // tampered returns variations of a good proof that an attacker could make. Go refuses each.
-func (rig *proofRig) tampered(good appliance.InclusionProof, leaf []byte) (made []vector) {
-	add := func(what string, leaf []byte, change func(p *appliance.InclusionProof)) {
+func (rig *proofRig) tampered(good journal.InclusionProof, leaf []byte) (made []vector) {
+	add := func(what string, leaf []byte, change func(p *journal.InclusionProof)) {
 		p := good
 		p.Hashes = slices.Clone(good.Hashes)
 		change(&p)
@@ -139,26 +139,26 @@ func (rig *proofRig) tampered(good appliance.InclusionProof, leaf []byte) (made 
 		}
 		made = append(made, v)
 	}
-	same := func(*appliance.InclusionProof) {}
+	same := func(*journal.InclusionProof) {}
 	add("another leaf", append(slices.Clone(leaf), ' '), same)
 	add("no leaf", nil, same)
-	add("the next index", leaf, func(p *appliance.InclusionProof) { p.Index++ })
-	add("an index beyond the tree", leaf, func(p *appliance.InclusionProof) { p.Index += 32 })
-	add("a hash more", leaf, func(p *appliance.InclusionProof) {
+	add("the next index", leaf, func(p *journal.InclusionProof) { p.Index++ })
+	add("an index beyond the tree", leaf, func(p *journal.InclusionProof) { p.Index += 32 })
+	add("a hash more", leaf, func(p *journal.InclusionProof) {
 		p.Hashes = append(p.Hashes, make([]byte, tlog.HashSize))
 	})
 	for i := range good.Hashes {
-		add(fmt.Sprintf("hash %d changed", i), leaf, func(p *appliance.InclusionProof) {
+		add(fmt.Sprintf("hash %d changed", i), leaf, func(p *journal.InclusionProof) {
 			p.Hashes[i] = slices.Clone(p.Hashes[i])
 			p.Hashes[i][31] ^= 1
 		})
-		add(fmt.Sprintf("hash %d left out", i), leaf, func(p *appliance.InclusionProof) {
+		add(fmt.Sprintf("hash %d left out", i), leaf, func(p *journal.InclusionProof) {
 			p.Hashes = slices.Delete(p.Hashes, i, i+1)
 		})
-		add(fmt.Sprintf("hash %d cut", i), leaf, func(p *appliance.InclusionProof) { p.Hashes[i] = p.Hashes[i][:31] })
+		add(fmt.Sprintf("hash %d cut", i), leaf, func(p *journal.InclusionProof) { p.Hashes[i] = p.Hashes[i][:31] })
 	}
-	replace := func(old, new string) func(p *appliance.InclusionProof) {
-		return func(p *appliance.InclusionProof) { p.Checkpoint = strings.Replace(p.Checkpoint, old, new, 1) }
+	replace := func(old, new string) func(p *journal.InclusionProof) {
+		return func(p *journal.InclusionProof) { p.Checkpoint = strings.Replace(p.Checkpoint, old, new, 1) }
 	}
 	size := fmt.Sprintf("\n%d\n", good.TreeSize)
 	add("a checkpoint of another size", leaf, replace(size, fmt.Sprintf("\n%d\n", good.TreeSize+1)))
@@ -166,7 +166,7 @@ func (rig *proofRig) tampered(good appliance.InclusionProof, leaf []byte) (made 
 	add("a checkpoint of another log", leaf, replace("example.com/log\n", "example.com/other\n"))
 	add("a checkpoint without its signature", leaf, replace("\n\n— ", "\n"))
 	root := strings.Split(good.Checkpoint, "\n")[2]
-	add("a root of its own", leaf, func(p *appliance.InclusionProof) {
+	add("a root of its own", leaf, func(p *journal.InclusionProof) {
 		own := tlog.RecordHash([]byte("forged"))
 		p.Checkpoint = strings.Replace(p.Checkpoint, root, base64.StdEncoding.EncodeToString(own[:]), 1)
 	})
@@ -174,7 +174,7 @@ func (rig *proofRig) tampered(good appliance.InclusionProof, leaf []byte) (made 
 }
 
 // forged returns a valid proof for another record, under a checkpoint that an attacker signed in the log's name.
-func (rig *proofRig) forged(good appliance.InclusionProof) vector {
+func (rig *proofRig) forged(good journal.InclusionProof) vector {
 	skey, _, err := note.GenerateKey(bytes.NewReader(bytes.Repeat([]byte{8}, 32)), "example.com/log")
 	if err != nil {
 		rig.Fatal(err)
@@ -184,12 +184,12 @@ func (rig *proofRig) forged(good appliance.InclusionProof) vector {
 		rig.Fatal(err)
 	}
 	leaf := []byte("forged")
-	signed, err := appliance.SignCheckpoint(tlog.Tree{N: 1, Hash: tlog.RecordHash(leaf)}, signer)
+	signed, err := journal.SignCheckpoint(tlog.Tree{N: 1, Hash: tlog.RecordHash(leaf)}, signer)
 	if err != nil {
 		rig.Fatal(err)
 	}
 	v := rig.judged(fmt.Sprintf("record %d of %d: another's key", good.Index, good.TreeSize),
-		appliance.InclusionProof{TreeSize: 1, Checkpoint: string(signed)}.String(), leaf)
+		journal.InclusionProof{TreeSize: 1, Checkpoint: string(signed)}.String(), leaf)
 	if v.Good {
 		rig.Errorf("%s: Go takes it", v.What)
 	}

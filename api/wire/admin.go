@@ -9,6 +9,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
@@ -52,9 +53,9 @@ type KeyUse struct {
 
 // Entry is an entry of the journal with its leaf, and the answer of GET /log/records/{id}.
 type Entry struct {
-	appliance.Entry
-	Record record `json:"record,omitzero"` // shadows appliance.Entry's field
-	Leaf   []byte `json:"leaf"`            // base64; appliance.Entry's JSON omits it
+	journal.Entry
+	Record record `json:"record,omitzero"` // shadows journal.Entry's field
+	Leaf   []byte `json:"leaf"`            // base64; journal.Entry's JSON omits it
 }
 
 // record is an appliance.Record that can omit the fields that Entry.WithoutAddresses removes.
@@ -67,13 +68,13 @@ type record struct {
 }
 
 // NewEntry returns e in its wire form.
-func NewEntry(e appliance.Entry) Entry {
+func NewEntry(e journal.Entry) Entry {
 	return Entry{e,
 		record{e.Record, e.Record.UnspendableAddress, e.Record.Beneficiary, e.Record.Hash, e.Record.Signature}, e.Leaf}
 }
 
-// Whole returns the appliance.Entry, including Leaf.
-func (e Entry) Whole() appliance.Entry {
+// Whole returns the journal.Entry, including Leaf.
+func (e Entry) Whole() journal.Entry {
 	e.Entry.Record, e.Entry.Leaf = e.Record.Record, e.Leaf
 	r := &e.Entry.Record
 	r.UnspendableAddress, r.Beneficiary, r.Hash, r.Signature = e.Record.UnspendableAddress, e.Record.Beneficiary,
@@ -89,7 +90,7 @@ type Records struct {
 // ProvenEntry is the answer of GET /log/records/{id}/proof.
 type ProvenEntry struct {
 	Entry
-	Proof appliance.InclusionProof `json:"proof"`
+	Proof journal.InclusionProof `json:"proof"`
 }
 
 // LogKey is the answer of GET /log/key.
@@ -97,7 +98,7 @@ type LogKey struct {
 	VerifierKey string `json:"verifierKey"` // C2SP signed-note vkey
 }
 
-// VerifyLog is the body of POST /log/verify. The answer is lines of Progress[appliance.AuditReport].
+// VerifyLog is the body of POST /log/verify. The answer is lines of Progress[audit.Report].
 type VerifyLog struct {
 	// Earlier is a checkpoint that the log must be consistent with. It may be empty.
 	Earlier []byte `json:"earlier,omitempty"`

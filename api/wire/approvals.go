@@ -1,15 +1,17 @@
 package wire
 
-import "github.com/attestd/attestd/appliance"
+import (
+	"github.com/attestd/attestd/appliance/approval"
+)
 
 // Approvals is the answer of GET /approvals, newest first.
 type Approvals struct {
-	Approvals []appliance.ListedApproval `json:"approvals"`
+	Approvals []approval.Listed `json:"approvals"`
 }
 
 // Approvers is the answer of GET /approvers.
 type Approvers struct {
-	Approvers []appliance.Approver `json:"approvers"`
+	Approvers []approval.Approver `json:"approvers"`
 }
 
 // Enrolment is the body of POST /approvers: a new passkey of a person.

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // Problem is the body of every error (RFC 9457). Type is about:blank, so Title is the phrase of the status. Clients
@@ -51,7 +53,7 @@ type ReadBack struct {
 	Time   time.Time               `json:"time"`
 	Leaf   []byte                  `json:"leaf"` // the leaf that Proof proves; base64
 	// Proof is omitted while the journal can issue no checkpoint.
-	Proof appliance.InclusionProof `json:"proof,omitzero"`
+	Proof journal.InclusionProof `json:"proof,omitzero"`
 }
 
 // Attestor is the answer of GET /functions/v1/attestor: the data for verifying attestations and the log.
@@ -67,10 +69,10 @@ type Attestor struct {
 
 // AttestorKey is a key that signs attestations.
 type AttestorKey struct {
-	Name          string                     `json:"name,omitempty"` // empty if the appliance has only one, unnamed key
-	State         appliance.AttestorKeyState `json:"state"`
-	Default       bool                       `json:"default"` // signs for API keys without a binding
-	SignerAddress appliance.Address          `json:"signerAddress"`
+	Name          string                  `json:"name,omitempty"` // empty if the appliance has only one, unnamed key
+	State         attest.AttestorKeyState `json:"state"`
+	Default       bool                    `json:"default"` // signs for API keys without a binding
+	SignerAddress appliance.Address       `json:"signerAddress"`
 	// PublicKey is in the form of Attestor.PublicKey. It is empty until its token has been opened.
 	PublicKey string `json:"publicKey,omitempty"`
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 func TestAKeyGoesOverTheWireWithoutTheHashOfItsSecret(t *testing.T) {
@@ -41,9 +42,9 @@ func TestAnEntryIsReadAsItWasToldWithItsLeafOrWithoutAddresses(t *testing.T) {
 			Signature: appliance.Signature{R: [32]byte{4}, S: [32]byte{5}, V: 27}},
 		Request: appliance.Request{UnspendableAddress: appliance.Address{2}, Beneficiary: appliance.Address{3}},
 	}
-	whole := appliance.Entry{Index: 7, Record: record, Leaf: []byte("leaf")}
-	for _, entry := range []appliance.Entry{whole, whole.WithoutAddresses(),
-		{Index: 8, Event: &appliance.Event{Kind: appliance.EventStarted}, Leaf: []byte("event")}} {
+	whole := journal.Entry{Index: 7, Record: record, Leaf: []byte("leaf")}
+	for _, entry := range []journal.Entry{whole, whole.WithoutAddresses(),
+		{Index: 8, Event: &journal.Event{Kind: journal.EventStarted}, Leaf: []byte("event")}} {
 		text, err := json.Marshal(wire.ProvenEntry{Entry: wire.NewEntry(entry)})
 		if err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // Files in data_dir.
@@ -38,14 +38,14 @@ type Manifest struct {
 }
 
 // logKey returns the public half of the log key.
-func (m Manifest) logKey() (appliance.LogKey, error) { return publicKey(m.VerifierKey) }
+func (m Manifest) logKey() (journal.LogKey, error) { return publicKey(m.VerifierKey) }
 
-func publicKey(verifierKey string) (appliance.LogKey, error) {
+func publicKey(verifierKey string) (journal.LogKey, error) {
 	verifier, err := note.NewVerifier(verifierKey)
 	if err != nil {
-		return appliance.LogKey{}, fmt.Errorf("verifier key %q: %w", verifierKey, err)
+		return journal.LogKey{}, fmt.Errorf("verifier key %q: %w", verifierKey, err)
 	}
-	return appliance.LogKey{Verifier: verifier, VerifierText: verifierKey}, nil
+	return journal.LogKey{Verifier: verifier, VerifierText: verifierKey}, nil
 }
 
 const (
@@ -63,10 +63,10 @@ type Snapshotter interface {
 
 // Write writes manifest.json and attestd.db as a tar archive (POSIX.1-2001). It uses the public half of key only; Make
 // adds the encrypted log key.
-func Write(w io.Writer, from Snapshotter, key appliance.LogKey, version string, now time.Time) error {
+func Write(w io.Writer, from Snapshotter, key journal.LogKey, version string, now time.Time) error {
 	archive := tar.NewWriter(w)
 	err := from.SnapshotTo(func(size int64, checkpoint []byte) (io.Writer, error) {
-		tree, err := appliance.OpenCheckpoint(checkpoint, key.Verifier)
+		tree, err := journal.OpenCheckpoint(checkpoint, key.Verifier)
 		if err != nil {
 			return nil, err
 		}

@@ -11,19 +11,20 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/store/bolt"
 )
 
 // OpenStore opens the store in a folder, which must exist.
-func OpenStore(dir string) (store *bolt.Store, key appliance.LogKey, err error) {
+func OpenStore(dir string) (store *bolt.Store, key journal.LogKey, err error) {
 	err = asOwner(dir, func() error {
 		if key, err = readLogKey(dir); err != nil {
 			return err
 		}
-		store, key, err = followed(dir, key, func(key appliance.LogKey) (*bolt.Store, error) {
+		store, key, err = followed(dir, key, func(key journal.LogKey) (*bolt.Store, error) {
 			return bolt.Open(filepath.Join(dir, StoreFile), bolt.Options{Verifier: key.Verifier, ReadOnly: true})
 		})
 		return err
@@ -32,7 +33,7 @@ func OpenStore(dir string) (store *bolt.Store, key appliance.LogKey, err error) 
 }
 
 // openPublic opens the journal in a folder read-only, without its log key.
-func openPublic(dir string, key appliance.LogKey) (store *bolt.Store, err error) {
+func openPublic(dir string, key journal.LogKey) (store *bolt.Store, err error) {
 	err = asOwner(dir, func() error {
 		store, err = bolt.Open(filepath.Join(dir, StoreFile), bolt.Options{Verifier: key.Verifier, ReadOnly: true})
 		return err
@@ -64,7 +65,7 @@ func flushLog(dir string) error {
 	if err != nil {
 		return err
 	}
-	_, _, err = followed(dir, key, func(key appliance.LogKey) (*bolt.Store, error) {
+	_, _, err = followed(dir, key, func(key journal.LogKey) (*bolt.Store, error) {
 		return nil, bolt.FlushWAL(path, key.Verifier)
 	})
 	return err
@@ -80,7 +81,7 @@ func asOwner(dir string, do func() error) error {
 }
 
 // ReadLogKey reads log.key in a folder.
-func ReadLogKey(dir string) (key appliance.LogKey, err error) {
+func ReadLogKey(dir string) (key journal.LogKey, err error) {
 	err = asOwner(dir, func() error {
 		key, err = readLogKey(dir)
 		return err
@@ -88,13 +89,13 @@ func ReadLogKey(dir string) (key appliance.LogKey, err error) {
 	return key, err
 }
 
-func readLogKey(dir string) (appliance.LogKey, error) {
+func readLogKey(dir string) (journal.LogKey, error) {
 	path := filepath.Join(dir, LogKeyFile)
 	secret, err := os.ReadFile(path)
 	if err != nil {
-		return appliance.LogKey{}, err
+		return journal.LogKey{}, err
 	}
-	key, err := appliance.ParseLogKey(string(secret))
+	key, err := journal.ParseLogKey(string(secret))
 	if err != nil {
 		err = fmt.Errorf("%s: %w", path, err)
 	}
@@ -117,7 +118,7 @@ func ReadHead(ctx context.Context, dir string) (h Head, err error) {
 	if h.Checkpoint, err = store.Journal().Checkpoint(ctx); err != nil {
 		return h, err
 	}
-	h.Tree, err = appliance.OpenCheckpoint(h.Checkpoint, key.Verifier)
+	h.Tree, err = journal.OpenCheckpoint(h.Checkpoint, key.Verifier)
 	return h, err
 }
 
@@ -148,7 +149,7 @@ type AuditOptions struct {
 }
 
 // Audit verifies that unpacked files are the journal of the manifest.
-func Audit(ctx context.Context, dir string, m Manifest, o AuditOptions) (report appliance.AuditReport, err error) {
+func Audit(ctx context.Context, dir string, m Manifest, o AuditOptions) (report audit.Report, err error) {
 	store, err := m.open(dir)
 	if err != nil {
 		return report, err
@@ -166,7 +167,7 @@ func Audit(ctx context.Context, dir string, m Manifest, o AuditOptions) (report 
 	}
 	// Any signer is accepted, so that a journal with an unknown signer can be backed up and restored.
 	report, err = store.Journal().Verify(ctx,
-		appliance.VerifyOptions{Earlier: o.Earlier, AnySigner: true, Progress: o.Progress})
+		audit.Options{Earlier: o.Earlier, AnySigner: true, Progress: o.Progress})
 	if err == nil && !report.OK() && o.Earlier == nil {
 		err = fmt.Errorf("the backup's journal is damaged: %s", damages(report))
 	}
@@ -177,7 +178,7 @@ func Audit(ctx context.Context, dir string, m Manifest, o AuditOptions) (report 
 const mostNamed = 20
 
 // damages lists the damages of a journal, one per line.
-func damages(report appliance.AuditReport) string {
+func damages(report audit.Report) string {
 	var lines []string
 	for _, d := range report.Damages[:min(len(report.Damages), mostNamed)] {
 		lines = append(lines, d.String())
@@ -191,12 +192,12 @@ func damages(report appliance.AuditReport) string {
 // Inspected is the content of a backup.
 type Inspected struct {
 	Manifest
-	Key    appliance.LogKey // the public half, from the manifest
-	Report appliance.AuditReport
+	Key    journal.LogKey // the public half, from the manifest
+	Report audit.Report
 }
 
 // Inspect audits a backup in a temporary folder.
-func Inspect(ctx context.Context, backup io.Reader, opts appliance.VerifyOptions) (found Inspected, err error) {
+func Inspect(ctx context.Context, backup io.Reader, opts audit.Options) (found Inspected, err error) {
 	scratch, err := os.MkdirTemp("", "attestd-inspect-*")
 	if err != nil {
 		return found, err

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
 )
@@ -23,8 +23,8 @@ type ContinueOptions struct {
 	// new key is derived from the old one. The other members of a cluster must be given an independent key.
 	NewKey bool
 	// the old log's key; with NewKey, the public half is enough; zero means log.key in the folder
-	Old      appliance.LogKey
-	HSM      appliance.LogSigner     // the key that journal.key names; nil if the log key is a file
+	Old      journal.LogKey
+	HSM      journal.LogSigner       // the key that journal.key names; nil if the log key is a file
 	Progress func(done, total int64) // of the records; may be nil
 }
 
@@ -34,12 +34,12 @@ var ErrSameLogKey = errors.New("journal.key still names the old log key: generat
 
 // Continued is a log that continues another one.
 type Continued struct {
-	Key   appliance.LogKey
+	Key   journal.LogKey
 	Head  Head
 	Aside string // path of the old journal, which is kept
 }
 
-// Continue turns the journal in a folder into one of a new log: see appliance.Continuation. No daemon may use the
+// Continue turns the journal in a folder into one of a new log: see journal.Continuation. No daemon may use the
 // folder. The new journal is written beside the old one and renamed into its place, so that a kill leaves one of the
 // two. The next start updates log.key and the mark.
 func Continue(ctx context.Context, dir string, o ContinueOptions) (c Continued, err error) {
@@ -90,7 +90,7 @@ func Continue(ctx context.Context, dir string, o ContinueOptions) (c Continued, 
 	return c, highwater.Write(filepath.Join(dir, highwater.FileName), c.Head.Checkpoint)
 }
 
-func (o ContinueOptions) open(dir string) (*bolt.Store, appliance.LogKey, error) {
+func (o ContinueOptions) open(dir string) (*bolt.Store, journal.LogKey, error) {
 	if o.Old.Verifier == nil {
 		return OpenStore(dir)
 	}
@@ -100,9 +100,9 @@ func (o ContinueOptions) open(dir string) (*bolt.Store, appliance.LogKey, error)
 
 // Successor returns the first leaf of the log that continues the one of key, with the new log's key and its secret
 // text.
-func (o ContinueOptions) Successor(key appliance.LogKey,
-	surviving []byte) (e appliance.Event, next appliance.LogKey, secret string, err error) {
-	if e, err = appliance.NewContinuation(key, surviving, o.Published, o.Reason, o.By, o.Now); err != nil {
+func (o ContinueOptions) Successor(key journal.LogKey,
+	surviving []byte) (e journal.Event, next journal.LogKey, secret string, err error) {
+	if e, err = journal.NewContinuation(key, surviving, o.Published, o.Reason, o.By, o.Now); err != nil {
 		return e, next, "", err
 	}
 	if o.NewKey {
@@ -116,7 +116,7 @@ func (o ContinueOptions) Successor(key appliance.LogKey,
 }
 
 // CheckRotation returns ErrSameLogKey if the new log would have the public key of the old one.
-func (o ContinueOptions) CheckRotation(old appliance.LogKey) error {
+func (o ContinueOptions) CheckRotation(old journal.LogKey) error {
 	if o.HSM != nil && old.PublicKey().Equal(o.HSM.PublicKey()) {
 		return ErrSameLogKey
 	}
@@ -205,7 +205,7 @@ func findLoss(ctx context.Context, dir string) (loss *highwater.Loss, published 
 }
 
 // PublishedMark returns the checkpoint in the file of a mark, also of another log; nil if there is none.
-func PublishedMark(path string, key appliance.LogKey) ([]byte, error) {
+func PublishedMark(path string, key journal.LogKey) ([]byte, error) {
 	mark, err := highwater.Read(path, key.Verifier)
 	if errors.Is(err, highwater.ErrOtherLog) || errors.Is(err, highwater.ErrDamaged) || errors.Is(err, os.ErrNotExist) {
 		err = nil

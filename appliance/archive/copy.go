@@ -13,6 +13,8 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // CopySource is the store to copy.
@@ -31,18 +33,18 @@ type Leaves interface {
 }
 
 // LeavesOf returns the leaves of a journal.
-func LeavesOf(journal appliance.Journal) Leaves { return leaves{journal} }
+func LeavesOf(journal audit.Journal) Leaves { return leaves{journal} }
 
-type leaves struct{ appliance.Journal }
+type leaves struct{ audit.Journal }
 
 func (l leaves) Entries(ctx context.Context, first int64, yield func(leaf []byte) error) error {
-	return l.Journal.Entries(ctx, first, func(e appliance.Entry) error { return yield(e.Leaf) })
+	return l.Journal.Entries(ctx, first, func(e journal.Entry) error { return yield(e.Leaf) })
 }
 
 // CopyTarget is an empty store, or one with an unfinished copy.
 type CopyTarget struct {
 	Keys    appliance.Keys
-	Journal appliance.Journal
+	Journal audit.Journal
 	// Tree returns the tree of the leaves copied so far.
 	Tree func(ctx context.Context) (tlog.Tree, error)
 	// Import appends leaves unchanged and atomically. first is the index of the first one. See bolt.Store.Import.
@@ -55,14 +57,14 @@ type CopyTarget struct {
 }
 
 // TreeOf returns the tree of a journal's newest checkpoint.
-func TreeOf(ctx context.Context, journal interface {
+func TreeOf(ctx context.Context, j interface {
 	Checkpoint(ctx context.Context) ([]byte, error)
 }, verifier note.Verifier) (tlog.Tree, error) {
-	signed, err := journal.Checkpoint(ctx)
+	signed, err := j.Checkpoint(ctx)
 	if err != nil {
 		return tlog.Tree{}, err
 	}
-	return appliance.OpenCheckpoint(signed, verifier)
+	return journal.OpenCheckpoint(signed, verifier)
 }
 
 // Copied is the content of a finished copy.
@@ -157,7 +159,7 @@ func (c *copying) begin(ctx context.Context) (err error) {
 	if c.checkpoint, err = c.from.Leaves.Checkpoint(ctx); err != nil {
 		return err
 	}
-	if c.tree, err = appliance.OpenCheckpoint(c.checkpoint, c.from.Verifier); err != nil {
+	if c.tree, err = journal.OpenCheckpoint(c.checkpoint, c.from.Verifier); err != nil {
 		return err
 	}
 	half, err := c.to.Tree(ctx)
@@ -174,8 +176,8 @@ func (c *copying) begin(ctx context.Context) (err error) {
 }
 
 // frontier returns the right edge of the target's first records. It reads the stored hashes only.
-func (c *copying) frontier(ctx context.Context, size int64) (appliance.Frontier, error) {
-	edge, err := appliance.NewFrontier(size, appliance.NewHashes(ctx, c.to.Journal, c.done))
+func (c *copying) frontier(ctx context.Context, size int64) (journal.Frontier, error) {
+	edge, err := journal.NewFrontier(size, journal.NewHashes(ctx, c.to.Journal, c.done))
 	if err != nil {
 		err = fmt.Errorf("what is in the target: %w", err)
 	}
@@ -270,7 +272,7 @@ func (c *copying) keysThere(ctx context.Context) (map[string]appliance.APIKey, e
 
 // compare reads the copy back, from the records on that Prepare has not read back.
 func (c *copying) compare(ctx context.Context) error {
-	var tree appliance.Frontier
+	var tree journal.Frontier
 	if v := c.to.Verified; v.N <= c.resumed {
 		edge, err := c.frontier(ctx, v.N)
 		if err != nil {
@@ -281,7 +283,7 @@ func (c *copying) compare(ctx context.Context) error {
 		}
 	}
 	var scratch []tlog.Hash
-	err := c.to.Journal.Entries(ctx, tree.Size(), func(e appliance.Entry) error {
+	err := c.to.Journal.Entries(ctx, tree.Size(), func(e journal.Entry) error {
 		scratch = tree.Add(scratch[:0], tlog.RecordHash(e.Leaf))
 		return ctx.Err()
 	})

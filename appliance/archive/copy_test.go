@@ -12,6 +12,8 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 )
@@ -19,20 +21,20 @@ import (
 // stores are two files of one log.
 type stores struct {
 	from, to *bolt.Store
-	key      appliance.LogKey
+	key      journal.LogKey
 	finished bool
 }
 
 func newStores(t *testing.T) *stores {
 	t.Helper()
-	key, _, err := appliance.NewLogKey("example.com/copy")
+	key, _, err := journal.NewLogKey("example.com/copy")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &stores{from: openStore(t, key), to: openStore(t, key), key: key}
 }
 
-func openStore(t *testing.T, key appliance.LogKey) *bolt.Store {
+func openStore(t *testing.T, key journal.LogKey) *bolt.Store {
 	t.Helper()
 	s, err := bolt.Open(filepath.Join(t.TempDir(), "attestd.db"),
 		bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
@@ -80,12 +82,12 @@ func ignore(int64, int64) {}
 
 // watchedLeaves counts the leaves that are read, of a source or of a target.
 type watchedLeaves struct {
-	appliance.Journal
+	audit.Journal
 	read int
 }
 
-func (w *watchedLeaves) Entries(ctx context.Context, first int64, yield func(appliance.Entry) error) error {
-	return w.Journal.Entries(ctx, first, func(e appliance.Entry) error {
+func (w *watchedLeaves) Entries(ctx context.Context, first int64, yield func(journal.Entry) error) error {
+	return w.Journal.Entries(ctx, first, func(e journal.Entry) error {
 		w.read++
 		return yield(e)
 	})
@@ -216,7 +218,7 @@ func TestATargetThatIsNoCopyIsRefused(t *testing.T) {
 			_, _, _ = s.to.Journal().Append(t.Context(), storetest.Record(t, "a"))
 		}, "differ from the source's first"},
 		"of another log": {func(s *stores, t *testing.T) {
-			other, _, err := appliance.NewLogKey("example.com/other")
+			other, _, err := journal.NewLogKey("example.com/other")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
 )
@@ -64,7 +64,7 @@ func (o RestoreOptions) Identify(ctx context.Context, dir, scratch string,
 
 // missing returns why records may have been published that the backup lacks, and the largest checkpoint that is known
 // to have been published. why is empty if the backup has everything that the mark in dir covers.
-func (o RestoreOptions) missing(ctx context.Context, dir, scratch string, key appliance.LogKey,
+func (o RestoreOptions) missing(ctx context.Context, dir, scratch string, key journal.LogKey,
 	m Manifest) (why string, published []byte, err error) {
 	path := filepath.Join(dir, highwater.FileName)
 	mark, err := highwater.Read(path, key.Verifier)
@@ -101,7 +101,7 @@ func (o RestoreOptions) missing(ctx context.Context, dir, scratch string, key ap
 
 // lacks describes how many records of a published checkpoint the backup lacks.
 func lacks(m Manifest, published []byte) string {
-	_, tree, err := appliance.ReadCheckpoint(published)
+	_, tree, err := journal.ReadCheckpoint(published)
 	if err != nil || tree.N <= m.Records {
 		return "the backup lacks published records: its records contradict the published checkpoint"
 	}
@@ -109,21 +109,21 @@ func lacks(m Manifest, published []byte) string {
 }
 
 // headOf returns the checkpoint of the journal in a folder, nil if that is unreadable or of another log.
-func headOf(ctx context.Context, dir string, key appliance.LogKey) []byte {
+func headOf(ctx context.Context, dir string, key journal.LogKey) []byte {
 	in, err := ReadHead(ctx, dir)
 	if err != nil {
 		return nil
 	}
-	if _, err := appliance.OpenCheckpoint(in.Checkpoint, key.Verifier); err != nil {
+	if _, err := journal.OpenCheckpoint(in.Checkpoint, key.Verifier); err != nil {
 		return nil
 	}
 	return in.Checkpoint
 }
 
 // covers reports whether the backup begins with the records of a checkpoint.
-func (o RestoreOptions) covers(ctx context.Context, scratch string, key appliance.LogKey, m Manifest,
+func (o RestoreOptions) covers(ctx context.Context, scratch string, key journal.LogKey, m Manifest,
 	signed []byte) (bool, error) {
-	tree, err := appliance.OpenCheckpoint(signed, key.Verifier)
+	tree, err := journal.OpenCheckpoint(signed, key.Verifier)
 	if err != nil {
 		return false, fmt.Errorf("the published %w", err)
 	}
@@ -161,5 +161,5 @@ func beforeContinued(dir string, m Manifest, in Head, newest int64) (Head, error
 // sameLog reports whether a head belongs to the backup's log.
 func sameLog(in Head, m Manifest) bool {
 	key, err := m.logKey()
-	return err == nil && appliance.SignerOf(in.Checkpoint) == appliance.LogName(key.Verifier)
+	return err == nil && journal.SignerOf(in.Checkpoint) == journal.LogName(key.Verifier)
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 )
 
@@ -35,7 +35,7 @@ func (i interrupting) Write(p []byte) (int, error) {
 // Whoever interrupts a backup or a restore finds the folder as it was, also in the middle of one large file.
 func TestAnInterruptionLeavesNothing(t *testing.T) {
 	t.Parallel()
-	key, _, err := appliance.NewLogKey("example.com/interrupted")
+	key, _, err := journal.NewLogKey("example.com/interrupted")
 	if err != nil {
 		t.Fatal(err)
 	}

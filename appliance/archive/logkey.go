@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 )
 
@@ -17,18 +17,18 @@ import (
 var ErrRetired = errors.New("this log key is retired")
 
 // retiredFile returns the file name of a retired log key in data_dir.
-func retiredFile(key appliance.LogKey) string {
+func retiredFile(key journal.LogKey) string {
 	return fmt.Sprintf("%s.retired-%08x", LogKeyFile, key.Verifier.KeyHash())
 }
 
 // IsRetired reports whether a key is retired in a folder.
-func IsRetired(dir string, key appliance.LogKey) bool {
+func IsRetired(dir string, key journal.LogKey) bool {
 	return files.Exists(filepath.Join(dir, retiredFile(key)))
 }
 
 // ReplaceLogKey replaces log.key and keeps the old key under the name of a retired one. A kill leaves the old key or
 // the new one.
-func ReplaceLogKey(dir string, old appliance.LogKey, secret string) error {
+func ReplaceLogKey(dir string, old journal.LogKey, secret string) error {
 	path, retired := filepath.Join(dir, LogKeyFile), filepath.Join(dir, retiredFile(old))
 	err := os.Link(path, retired)
 	if errors.Is(err, fs.ErrNotExist) { // only its public half is known here, which is enough to mark it as retired
@@ -59,9 +59,9 @@ func KeepNextKey(dir, secret string) error {
 
 // successorOf returns the key of the log that begins with these events. It derives the key from the old one or reads
 // nextKeyFile.
-func successorOf(dir string, key appliance.LogKey,
-	events []appliance.Event) (next appliance.LogKey, secret string, err error) {
-	if next, secret, err = key.Follow(events); !errors.Is(err, appliance.ErrNewLogKey) {
+func successorOf(dir string, key journal.LogKey,
+	events []journal.Event) (next journal.LogKey, secret string, err error) {
+	if next, secret, err = key.Follow(events); !errors.Is(err, journal.ErrNewLogKey) {
 		return next, secret, err
 	}
 	if kept, secret, readErr := NextKey(dir); readErr == nil {
@@ -71,33 +71,33 @@ func successorOf(dir string, key appliance.LogKey,
 }
 
 // NextKey reads the key that KeepNextKey stored.
-func NextKey(dir string) (next appliance.LogKey, secret string, err error) {
+func NextKey(dir string) (next journal.LogKey, secret string, err error) {
 	kept, err := os.ReadFile(filepath.Join(dir, nextKeyFile))
 	if err != nil {
 		return next, "", err
 	}
 	secret = strings.TrimSpace(string(kept))
-	next, err = appliance.ParseLogKey(secret)
+	next, err = journal.ParseLogKey(secret)
 	return next, secret, err
 }
 
 // followed opens the journal in a folder with a log key or, if the journal was continued as another log, with that
 // log's key. It returns the key.
-func followed(dir string, key appliance.LogKey,
-	open func(appliance.LogKey) (*bolt.Store, error)) (*bolt.Store, appliance.LogKey, error) {
+func followed(dir string, key journal.LogKey,
+	open func(journal.LogKey) (*bolt.Store, error)) (*bolt.Store, journal.LogKey, error) {
 	store, _, key, err := openFollowing(dir, key, open)
 	return store, key, err
 }
 
-func openFollowing(dir string, key appliance.LogKey, open func(appliance.LogKey) (*bolt.Store, error)) (
-	store *bolt.Store, secret string, _ appliance.LogKey, err error) {
+func openFollowing(dir string, key journal.LogKey, open func(journal.LogKey) (*bolt.Store, error)) (
+	store *bolt.Store, secret string, _ journal.LogKey, err error) {
 	store, err = open(key)
 	if !errors.Is(err, bolt.ErrOtherLog) {
 		return store, "", key, err
 	}
 	_, events, otherErr := bolt.Beginning(filepath.Join(dir, StoreFile))
 	next, secret, followErr := successorOf(dir, key, events)
-	if errors.Is(followErr, appliance.ErrNewLogKey) {
+	if errors.Is(followErr, journal.ErrNewLogKey) {
 		err = errors.Join(err, followErr)
 	}
 	if otherErr != nil || followErr != nil {
@@ -109,8 +109,8 @@ func openFollowing(dir string, key appliance.LogKey, open func(appliance.LogKey)
 
 // OpenFollowing opens the journal in a folder with its log key. If a kill has left a continued journal with the old
 // log.key, it replaces log.key now. A retired key is refused, so that it cannot sign a second history.
-func OpenFollowing(dir string, key appliance.LogKey,
-	open func(appliance.LogKey) (*bolt.Store, error)) (*bolt.Store, appliance.LogKey, error) {
+func OpenFollowing(dir string, key journal.LogKey,
+	open func(journal.LogKey) (*bolt.Store, error)) (*bolt.Store, journal.LogKey, error) {
 	store, secret, next, err := openFollowing(dir, key, open)
 	switch {
 	case err != nil:
@@ -121,7 +121,7 @@ func OpenFollowing(dir string, key appliance.LogKey,
 		err = fmt.Errorf("%w: %s in %s is the key of %s, which was continued as another log (see %s): put the "+
 			"journal and log.key of that log back, or "+
 			"restore the older ones with attestd restore, which starts another log", ErrRetired, LogKeyFile, dir,
-			appliance.LogName(key.Verifier), retiredFile(key))
+			journal.LogName(key.Verifier), retiredFile(key))
 	}
 	if err != nil {
 		return nil, key, errors.Join(err, store.Close())

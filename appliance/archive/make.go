@@ -14,8 +14,8 @@ import (
 	"filippo.io/age"
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // Name returns the file name of a backup made at a time. Names sort by time.
@@ -88,7 +88,7 @@ func Make(ctx context.Context, name string, take func(io.Writer) error, s Sealin
 	}
 	defer func() { _ = os.Remove(f.Name()) }() // fails once the file is renamed
 	defer f.Close()
-	var key appliance.LogKey
+	var key journal.LogKey
 	err = compress(f, func(w io.Writer) error {
 		if key, err = s.write(w); err != nil {
 			return err
@@ -106,7 +106,7 @@ func Make(ctx context.Context, name string, take func(io.Writer) error, s Sealin
 	}
 	if s.To != nil && key.VerifierText != m.VerifierKey {
 		return m, 0, fmt.Errorf("%s is the key of %s, but the journal belongs to another log. To use that log's key, "+
-			"run: systemctl restart attestd", LogKeyFile, appliance.LogName(key.Verifier))
+			"run: systemctl restart attestd", LogKeyFile, journal.LogName(key.Verifier))
 	}
 	if err := os.Link(f.Name(), name); err != nil { // unlike a rename, a link replaces nothing
 		return m, 0, err
@@ -115,7 +115,7 @@ func Make(ctx context.Context, name string, take func(io.Writer) error, s Sealin
 }
 
 // write writes the encrypted log key, after which the output of Write can follow.
-func (s Sealing) write(w io.Writer) (key appliance.LogKey, err error) {
+func (s Sealing) write(w io.Writer) (key journal.LogKey, err error) {
 	if s.To == nil {
 		return key, nil
 	}

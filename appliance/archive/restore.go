@@ -11,8 +11,9 @@ import (
 
 	"filippo.io/age"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
 )
@@ -33,7 +34,7 @@ type RestoreOptions struct {
 	// NewLogKey continues the journal as another log with an independent key. This also happens if neither the backup
 	// nor data_dir has the log key.
 	NewLogKey bool
-	HSM       appliance.LogSigner // the key that journal.key names; nil if the log key is a file
+	HSM       journal.LogSigner // the key that journal.key names; nil if the log key is a file
 }
 
 // Restored is the result of Restore.
@@ -116,7 +117,7 @@ func (o RestoreOptions) restore(ctx context.Context, backup io.Reader, dir strin
 }
 
 func (o RestoreOptions) audit(ctx context.Context, dir string, m Manifest,
-	earlier []byte) (appliance.AuditReport, error) {
+	earlier []byte) (audit.Report, error) {
 	options := AuditOptions{Earlier: earlier}
 	if o.Auditing != nil {
 		progress, ended := o.Auditing()
@@ -182,7 +183,7 @@ func newestAttestation(ctx context.Context, dir string) (index int64, err error)
 	if err != nil {
 		return 0, err
 	}
-	newest, err := store.Journal().List(ctx, appliance.JournalQuery{Limit: 1, AttestationsOnly: true})
+	newest, err := store.Journal().List(ctx, journal.Query{Limit: 1, AttestationsOnly: true})
 	if index = -1; len(newest) > 0 {
 		index = newest[0].Index
 	}

@@ -12,8 +12,8 @@ import (
 
 	"filippo.io/age"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // sealedLogKey is the name of the encrypted log key in an archive (age-encryption.org/v1).
@@ -68,7 +68,7 @@ func PassphraseIdentity(passphrase []byte) (age.Identity, error) {
 }
 
 // seal encrypts the log key in a folder.
-func seal(dir string, to age.Recipient) (sealed []byte, key appliance.LogKey, err error) {
+func seal(dir string, to age.Recipient) (sealed []byte, key journal.LogKey, err error) {
 	path := filepath.Join(dir, LogKeyFile)
 	var secret []byte
 	err = asOwner(dir, func() error { // whose owner may have planted links
@@ -78,7 +78,7 @@ func seal(dir string, to age.Recipient) (sealed []byte, key appliance.LogKey, er
 	if err != nil {
 		return nil, key, fmt.Errorf("log key: %w", err)
 	}
-	if key, err = appliance.ParseLogKey(string(secret)); err != nil {
+	if key, err = journal.ParseLogKey(string(secret)); err != nil {
 		return nil, key, fmt.Errorf("%s: %w", path, err)
 	}
 	var b bytes.Buffer
@@ -115,7 +115,7 @@ func (o RestoreOptions) unseal(dir, scratch string, m Manifest) error {
 		if err != nil {
 			continue
 		}
-		if key, err := appliance.ParseLogKey(string(secret)); err == nil && key.VerifierText == m.VerifierKey {
+		if key, err := journal.ParseLogKey(string(secret)); err == nil && key.VerifierText == m.VerifierKey {
 			return files.Write(place, secret, 0o600)
 		}
 	}
@@ -142,9 +142,9 @@ func (o RestoreOptions) unseal(dir, scratch string, m Manifest) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", sealedLogKey, err)
 	}
-	key, err := appliance.ParseLogKey(string(secret))
+	key, err := journal.ParseLogKey(string(secret))
 	if err == nil && key.VerifierText != m.VerifierKey {
-		err = fmt.Errorf("it is the key of %s, but the journal belongs to another log", appliance.LogName(key.Verifier))
+		err = fmt.Errorf("it is the key of %s, but the journal belongs to another log", journal.LogName(key.Verifier))
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", sealedLogKey, err)

@@ -13,8 +13,9 @@ import (
 	"filippo.io/age"
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 )
@@ -23,12 +24,12 @@ import (
 type sealing struct {
 	*testing.T
 	dir, secret string
-	key         appliance.LogKey
+	key         journal.LogKey
 }
 
 func newSealing(t *testing.T) sealing {
 	t.Helper()
-	key, secret, err := appliance.NewLogKey("example.com/sealed")
+	key, secret, err := journal.NewLogKey("example.com/sealed")
 	s := sealing{t, t.TempDir(), secret, key}
 	s.must(err)
 	s.must(os.WriteFile(filepath.Join(s.dir, archive.LogKeyFile), []byte(secret+"\n"), 0o600))
@@ -48,7 +49,7 @@ func (s sealing) must(err error) {
 	}
 }
 
-func (s sealing) open(dir string, key appliance.LogKey) *bolt.Store {
+func (s sealing) open(dir string, key journal.LogKey) *bolt.Store {
 	s.Helper()
 	store, err := bolt.Open(filepath.Join(dir, archive.StoreFile),
 		bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
@@ -170,7 +171,7 @@ func TestABackupWithoutItsLogKeyGoesOnAsAnotherLog(t *testing.T) {
 
 // checkNew checks that the journal in a folder is of the new key's log, and that nobody finds that key from the old
 // one.
-func checkNew(t *testing.T, dir string, old, next appliance.LogKey) {
+func checkNew(t *testing.T, dir string, old, next journal.LogKey) {
 	t.Helper()
 	_, events, err := bolt.Beginning(filepath.Join(dir, archive.StoreFile))
 	if err != nil || len(events) != 1 {
@@ -180,7 +181,7 @@ func checkNew(t *testing.T, dir string, old, next appliance.LogKey) {
 		t.Errorf("the first leaf names %+v", c)
 	}
 	if old.Signer != nil {
-		if _, _, err := old.Follow(events); !errors.Is(err, appliance.ErrNewLogKey) {
+		if _, _, err := old.Follow(events); !errors.Is(err, journal.ErrNewLogKey) {
 			t.Errorf("the old key leads to the new one: %v", err)
 		}
 		derived := events[0]
@@ -199,7 +200,7 @@ func checkNew(t *testing.T, dir string, old, next appliance.LogKey) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := store.Journal().Verify(t.Context(), appliance.VerifyOptions{AnySigner: true})
+	report, err := store.Journal().Verify(t.Context(), audit.Options{AnySigner: true})
 	if err != nil || !report.OK() || report.Size != 4 {
 		t.Errorf("%+v: %v", report, err)
 	}
@@ -224,7 +225,7 @@ func TestANewLogKeyDoesNotFollowFromTheOldOne(t *testing.T) {
 	s.must(err)
 	s.must(archive.KeepNextKey(s.dir, strings.TrimSpace(string(secret)))) // as a kill leaves it
 	s.must(os.WriteFile(filepath.Join(s.dir, archive.LogKeyFile), []byte(s.secret+"\n"), 0o600))
-	store, key, err := archive.OpenFollowing(s.dir, s.key, func(key appliance.LogKey) (*bolt.Store, error) {
+	store, key, err := archive.OpenFollowing(s.dir, s.key, func(key journal.LogKey) (*bolt.Store, error) {
 		return bolt.Open(filepath.Join(s.dir, archive.StoreFile),
 			bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
 	})

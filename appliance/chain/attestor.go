@@ -13,6 +13,7 @@ import (
 	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 )
 
 var (
@@ -45,7 +46,7 @@ type trial struct {
 }
 
 // of returns the signer's trial signature. The HSM makes it once, because contracts are asked often.
-func (t *trials) of(ctx context.Context, s appliance.Signer) (trial, error) {
+func (t *trials) of(ctx context.Context, s attest.Signer) (trial, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if made, ok := t.made[s.Address()]; ok {
@@ -100,11 +101,11 @@ func (n *node) attestor(ctx context.Context, contract appliance.Address) (a appl
 // takesOurs reports whether the attestor accepts our signatures: it is one of the signers, or a contract that accepts
 // the first signer's trial signature (ERC-1271). If several appliances sign, it is the contract of their quorum.
 func (w *Watchtower) takesOurs(ctx context.Context, n *node, attestor appliance.Address,
-	signers []appliance.Signer) (bool, error) {
+	signers []attest.Signer) (bool, error) {
 	if w.o.Quorum != (appliance.Address{}) {
 		return attestor == w.o.Quorum, nil
 	}
-	if slices.ContainsFunc(signers, func(s appliance.Signer) bool { return s.Address() == attestor }) {
+	if slices.ContainsFunc(signers, func(s attest.Signer) bool { return s.Address() == attestor }) {
 		return true, nil
 	}
 	has, err := n.hasCode(ctx, attestor)
@@ -154,7 +155,7 @@ func (o *opinions) combined(total int) (attestor appliance.Address, matches, kno
 }
 
 // noteAttestor reports the begin and the end of a mismatch.
-func (c *watched) noteAttestor(signers []appliance.Signer) {
+func (c *watched) noteAttestor(signers []attest.Signer) {
 	attestor, matches, known := c.opinions.combined(len(c.feeds))
 	if !known {
 		return

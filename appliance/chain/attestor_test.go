@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/chain/chaintest"
 )
@@ -27,7 +27,7 @@ func TestOneRPCOfThreeDoesNotEndReadinessWhileOthersAreAway(t *testing.T) {
 		&chaintest.Reply{Result: []byte(`"0x000000000000000000000000000000000000000000000000000000000000dead"`)})
 	r := newRig(t, chain.Contract{RPCs: []string{liar, calls(&chaintest.Reply{Status: http.StatusBadGateway}),
 		calls(&chaintest.Reply{Status: http.StatusBadGateway})}})
-	r.options.Signers = func() []appliance.Signer { return []appliance.Signer{key} }
+	r.options.Signers = func() []attest.Signer { return []attest.Signer{key} }
 	r.start()
 	r.eventually("each is read, and so was asked for the attestor before", func() bool {
 		return !slices.ContainsFunc(r.status().RPCs, func(one chain.RPCStatus) bool { return one.Block < node.Head(t) })

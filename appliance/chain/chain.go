@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // Contract is a watched verifying contract.
@@ -182,23 +183,23 @@ type Store interface {
 	Count(name string) (int64, error)
 }
 
-// Journal is the part of appliance.Journal that the watchtower needs.
+// Journal is the part of journal.Journal that the watchtower needs.
 type Journal interface {
-	List(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error)
+	List(ctx context.Context, q journal.Query) ([]journal.Entry, error)
 }
 
 // Events records events. It never blocks.
-type Events interface{ Record(e appliance.Event) }
+type Events interface{ Record(e journal.Event) }
 
 // The events of the watchtower.
 const (
-	EventUnknownRedemption appliance.EventKind = "unknown_redemption" // the journal lacks the hash of a redemption
-	EventDisagreement      appliance.EventKind = "chain_disagreement" // RPCs do not agree on a redemption
+	EventUnknownRedemption journal.EventKind = "unknown_redemption" // the journal lacks the hash of a redemption
+	EventDisagreement      journal.EventKind = "chain_disagreement" // RPCs do not agree on a redemption
 	// too few members of a quorum answer whether their journals have a redemption
-	EventUnproven appliance.EventKind = "unproven_redemption"
+	EventUnproven journal.EventKind = "unproven_redemption"
 	// attesting stopped because of an unknown redemption
-	EventHalted           appliance.EventKind = "halted"
-	EventAttestorMismatch appliance.EventKind = "attestor_mismatch" // a contract refuses this appliance's signatures
+	EventHalted           journal.EventKind = "halted"
+	EventAttestorMismatch journal.EventKind = "attestor_mismatch" // a contract refuses this appliance's signatures
 )
 
 // Status is the state of the watchtower.

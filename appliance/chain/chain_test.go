@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/chain/chaintest"
 )
@@ -218,7 +219,7 @@ func TestAttestor(t *testing.T) {
 	node, ours := chaintest.New(t), newSigner(t)
 	other, retiring := newSigner(t), newSigner(t)
 	r := newRig(t, chain.Contract{RPCs: []string{node.URL}})
-	r.options.Signers = func() []appliance.Signer { return []appliance.Signer{ours, retiring} }
+	r.options.Signers = func() []attest.Signer { return []attest.Signer{ours, retiring} }
 	r.start()
 	matches := func(want bool) func() bool {
 		return func() bool {
@@ -263,7 +264,7 @@ func TestOneRPCDoesNotEndReadiness(t *testing.T) {
 		return &chaintest.Reply{Result: []byte(`"0x000000000000000000000000000000000000000000000000000000000000dead"`)}
 	})
 	r := newRig(t, chain.Contract{RPCs: []string{liar.URL, node.URL}})
-	r.options.Signers = func() []appliance.Signer { return []appliance.Signer{key} }
+	r.options.Signers = func() []attest.Signer { return []attest.Signer{key} }
 	r.start()
 	r.read(node.Head(t))
 	r.eventually("both were asked", func() bool {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // recall judges the stored redemptions again, because the journal may have been replaced. Alarms are repeated.
@@ -37,7 +38,7 @@ func (c *watched) recall(ctx context.Context) error {
 
 // inJournal looks for an attestation of the redemption's hash that was made in time, and records it.
 func (c *watched) inJournal(ctx context.Context, r *Redemption) (bool, error) {
-	record, err := c.find(ctx, appliance.JournalQuery{Hash: &r.Hash, Until: r.Until()})
+	record, err := c.find(ctx, journal.Query{Hash: &r.Hash, Until: r.Until()})
 	if err != nil || record == nil || !record.Time.Before(r.Until()) {
 		r.AttestationID, r.KeyID = nil, ""
 		return false, err
@@ -47,7 +48,7 @@ func (c *watched) inJournal(ctx context.Context, r *Redemption) (bool, error) {
 }
 
 // find returns the newest matching attestation, or nil.
-func (c *watched) find(ctx context.Context, q appliance.JournalQuery) (*appliance.Record, error) {
+func (c *watched) find(ctx context.Context, q journal.Query) (*appliance.Record, error) {
 	limit, cancel := context.WithTimeout(ctx, c.w.o.CallTimeout)
 	defer cancel()
 	q.Limit, q.AttestationsOnly = 1, true
@@ -222,7 +223,7 @@ func (c *watched) alarm(ctx context.Context, r *Redemption, was Verdict, o opene
 
 // alarmUnknown reports an unknown redemption, with the attestation that came too late if there is one.
 func (c *watched) alarmUnknown(ctx context.Context, log *slog.Logger, r *Redemption, was Verdict) error {
-	late, err := c.find(ctx, appliance.JournalQuery{Hash: &r.Hash})
+	late, err := c.find(ctx, journal.Query{Hash: &r.Hash})
 	if err != nil {
 		return err
 	}
@@ -255,12 +256,12 @@ func (c *watched) tellRest(now time.Time) {
 		c.log.Error("chain: more redemptions that the journal does not have. To list them, run: attestd chain "+
 			"redemptions --unknown", "count", n)
 		c.w.record(EventUnknownRedemption,
-			map[string]string{"contract": c.Name, appliance.DetailLeftOut: strconv.Itoa(n)})
+			map[string]string{"contract": c.Name, journal.DetailLeftOut: strconv.Itoa(n)})
 	}
 	if n := c.disputes.rest(now); n > 0 {
 		c.log.Error("chain: more redemptions on which the RPCs disagree. To list those that the journal does not "+
 			"have, run: attestd chain redemptions --unknown", "alarms", n)
-		c.w.record(EventDisagreement, map[string]string{"contract": c.Name, appliance.DetailLeftOut: strconv.Itoa(n)})
+		c.w.record(EventDisagreement, map[string]string{"contract": c.Name, journal.DetailLeftOut: strconv.Itoa(n)})
 	}
 }
 

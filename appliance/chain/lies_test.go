@@ -20,6 +20,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/chain/chaintest"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // invented returns the n-th invented Attested event of a block.
@@ -226,12 +227,12 @@ func (l *ledger) questions() int {
 	return l.asked
 }
 
-func (l *ledger) List(_ context.Context, q appliance.JournalQuery) (found []appliance.Entry, err error) {
+func (l *ledger) List(_ context.Context, q journal.Query) (found []journal.Entry, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked++
 	for _, r := range slices.Backward(l.records) {
-		if e := (appliance.Entry{Record: r}); q.Wants(e) && len(found) < q.Size() {
+		if e := (journal.Entry{Record: r}); q.Wants(e) && len(found) < q.Size() {
 			found = append(found, e)
 		}
 	}

@@ -19,6 +19,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/chain/chaintest"
+	"github.com/attestd/attestd/appliance/journal"
+	"github.com/attestd/attestd/appliance/secp256k1"
 	"github.com/attestd/attestd/store/redemptions"
 )
 
@@ -47,7 +49,7 @@ func (s *signer) Sign(_ context.Context, d appliance.Digest) (appliance.Signatur
 	if err != nil {
 		return appliance.Signature{}, err
 	}
-	return appliance.NewSignature(d, [64]byte(rsv[:64]), s.PublicKey())
+	return secp256k1.NewSignature(d, [64]byte(rsv[:64]), s.PublicKey())
 }
 
 // attest signs a different message each time.
@@ -63,15 +65,15 @@ func (s *signer) attest(t *testing.T) appliance.Attestation {
 	return appliance.Attestation{ID: uuid.New(), Hash: hash, Signature: signature, SignerAddress: s.Address()}
 }
 
-// journal is a journal in memory.
-type journal struct {
+// memoryJournal is a journal in memory.
+type memoryJournal struct {
 	mu      sync.Mutex
 	records map[appliance.Digest]appliance.Record
 	err     error
 	asked   func(appliance.Digest) // may be nil
 }
 
-func (j *journal) append(a appliance.Attestation) {
+func (j *memoryJournal) append(a appliance.Attestation) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.records == nil {
@@ -80,13 +82,13 @@ func (j *journal) append(a appliance.Attestation) {
 	j.records[a.Hash] = appliance.Record{Attestation: a, KeyID: "payments"}
 }
 
-func (j *journal) fail(err error) {
+func (j *memoryJournal) fail(err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.err = err
 }
 
-func (j *journal) List(_ context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
+func (j *memoryJournal) List(_ context.Context, q journal.Query) ([]journal.Entry, error) {
 	j.mu.Lock()
 	r, found := j.records[*q.Hash]
 	err, asked := j.err, j.asked
@@ -97,7 +99,7 @@ func (j *journal) List(_ context.Context, q appliance.JournalQuery) ([]appliance
 	if err != nil || !found {
 		return nil, err
 	}
-	return []appliance.Entry{{Record: r}}, nil
+	return []journal.Entry{{Record: r}}, nil
 }
 
 // rig is a watchtower over one contract, with recorders of its alarms.
@@ -107,12 +109,12 @@ type rig struct {
 	options chain.Options
 	path    string
 	store   *redemptions.Store
-	journal *journal
+	journal *memoryJournal
 	stop    func()
 
 	mu           sync.Mutex
 	log          bytes.Buffer
-	events       []appliance.Event
+	events       []journal.Event
 	halts        []string
 	acknowledged []string
 }
@@ -125,7 +127,7 @@ func newRig(t *testing.T, c chain.Contract) *rig {
 	if c.Address == (appliance.Address{}) {
 		c.Address = chaintest.Contract
 	}
-	r := &rig{t: t, path: filepath.Join(t.TempDir(), "chain.db"), journal: new(journal)}
+	r := &rig{t: t, path: filepath.Join(t.TempDir(), "chain.db"), journal: new(memoryJournal)}
 	r.options = chain.Options{
 		Contracts: []chain.Contract{c}, PollInterval: 5 * time.Millisecond, Journal: r.journal, Halt: r.halt, Events: r,
 		Log:       slog.New(slog.NewTextHandler(r, nil)),
@@ -173,7 +175,7 @@ func (r *rig) text() string {
 	return r.log.String()
 }
 
-func (r *rig) Record(e appliance.Event) {
+func (r *rig) Record(e journal.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, e)
@@ -220,7 +222,7 @@ func (r *rig) logged(texts ...string) (lines []string) {
 }
 
 // recorded counts the recorded events of a kind.
-func (r *rig) recorded(kind appliance.EventKind) (n int) {
+func (r *rig) recorded(kind journal.EventKind) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.events {

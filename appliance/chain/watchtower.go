@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // Options configure New.
@@ -20,7 +22,7 @@ type Options struct {
 	Store        Store
 	Journal      Journal
 	// Signers returns the appliance's attestor keys, the default one first. If nil, attestors are not compared.
-	Signers func() []appliance.Signer
+	Signers func() []attest.Signer
 	// Quorum is the contract that must be the attestor if several appliances sign. Zero means that Signers sign alone.
 	Quorum appliance.Address
 	// Members are asked about a redemption that the journal lacks, before any alarm. It is proven if the journals of
@@ -253,8 +255,8 @@ func (c *watched) requestEvaluation() {
 	}
 }
 
-func (w *Watchtower) record(kind appliance.EventKind, details map[string]string) {
+func (w *Watchtower) record(kind journal.EventKind, details map[string]string) {
 	if w.o.Events != nil {
-		w.o.Events.Record(appliance.Event{Kind: kind, By: "attestd", Details: details})
+		w.o.Events.Record(journal.Event{Kind: kind, By: "attestd", Details: details})
 	}
 }

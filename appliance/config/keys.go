@@ -6,21 +6,22 @@ import (
 	"slices"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 )
 
 // AttestorKey is an entry of hsm.keys: a key that signs attestations.
 type AttestorKey struct {
-	Name    string                     `koanf:"name"`
-	State   appliance.AttestorKeyState `koanf:"state"`
-	URI     string                     `koanf:"uri"`
-	URIs    []string                   `koanf:"uris"`
-	Address string                     `koanf:"address"`
+	Name    string                  `koanf:"name"`
+	State   attest.AttestorKeyState `koanf:"state"`
+	URI     string                  `koanf:"uri"`
+	URIs    []string                `koanf:"uris"`
+	Address string                  `koanf:"address"`
 }
 
 func attestorKeyMembers() Objects {
 	return Objects{
 		{"name", "", "name by which API keys are bound to it: letters, digits, dots, dashes and underscores"},
-		{"state", string(appliance.AttestorKeyActive),
+		{"state", string(attest.AttestorKeyActive),
 			"active, or retiring: it signs only for the API keys that are bound to it, and no other can be bound"},
 		{"uri", "", "like hsm.uri"},
 		{"uris", []string{}, "like hsm.uris, used instead of uri"},
@@ -35,13 +36,13 @@ func (c *Config) AttestorKeys() []AttestorKey {
 	if len(c.HSM.Keys) > 0 {
 		return c.HSM.Keys
 	}
-	return []AttestorKey{{State: appliance.AttestorKeyActive, URI: c.HSM.URI, URIs: c.HSM.URIs, Address: c.HSM.Address}}
+	return []AttestorKey{{State: attest.AttestorKeyActive, URI: c.HSM.URI, URIs: c.HSM.URIs, Address: c.HSM.Address}}
 }
 
 // DefaultKey returns the attestor key that signs for unbound API keys.
 func (c *Config) DefaultKey() AttestorKey {
 	for _, k := range c.AttestorKeys() {
-		if k.State == appliance.AttestorKeyActive {
+		if k.State == attest.AttestorKeyActive {
 			return k
 		}
 	}
@@ -129,8 +130,8 @@ func (c *Config) validateKeys(check func(ok bool, format string, args ...any)) {
 		return
 	}
 	check(c.HSM.Address == "", "hsm.address: applies to hsm.uri only; with hsm.keys, set address in the key's entry")
-	check(len(c.HSM.Keys) <= appliance.MostAttestorKeys, "hsm.keys: has %d entries; the maximum is %d", len(c.HSM.Keys),
-		appliance.MostAttestorKeys)
+	check(len(c.HSM.Keys) <= attest.MostAttestorKeys, "hsm.keys: has %d entries; the maximum is %d", len(c.HSM.Keys),
+		attest.MostAttestorKeys)
 	check(c.DefaultKey().Name != "",
 		"hsm.keys: set state: active on one key, which signs for API keys without a binding")
 	names, addresses := make(map[string]bool), make(map[appliance.Address]string)
@@ -142,7 +143,7 @@ func (c *Config) validateKeys(check func(ok bool, format string, args ...any)) {
 		}
 		check(!names[k.Name], "hsm.keys: %s: two keys have this name; rename one", k.Name)
 		names[k.Name] = true
-		check(k.State == appliance.AttestorKeyActive || k.State == appliance.AttestorKeyRetiring,
+		check(k.State == attest.AttestorKeyActive || k.State == attest.AttestorKeyRetiring,
 			"hsm.keys: %s: state %q is not active or retiring", k.Name, k.State)
 		check((k.URI == "") != (len(k.URIs) == 0), "hsm.keys: %s: give uri, or uris for several tokens of the key",
 			k.Name)

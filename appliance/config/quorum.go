@@ -10,6 +10,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // QuorumMember is an entry of quorum.members.
@@ -113,7 +114,7 @@ func (m QuorumMember) LogVerifier() (note.Verifier, error) {
 	if m.VerifierKey == "" {
 		return nil, nil
 	}
-	return appliance.ParseVerifier(m.VerifierKey)
+	return journal.ParseVerifier(m.VerifierKey)
 }
 
 // APIKeyHeader returns the header of requests to the member.

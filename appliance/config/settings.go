@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/fairqueue"
 )
 
 // DefaultFile is the configuration file unless --config names another. If it is missing, all values are defaults. It
@@ -231,7 +232,7 @@ func attestingSettings() []Setting {
 			"rate of checkpoints and tiles of the log for one client address (IPv6: one /64); up to ten minutes' worth may be requested at once"},
 		{"limits.error_rate", "600/m",
 			"rate of requests of one client that may end in a client error (4xx); above it, the client's rates are reduced to a tenth"},
-		{"limits.max_waiting", appliance.DefaultMaxWaiting,
+		{"limits.max_waiting", fairqueue.DefaultMaxWaiting,
 			"maximum number of attestations that wait for the HSM, over all API keys; further ones are refused at once"},
 		{"admin.socket", "/run/attestd/admin.sock", "Unix socket of the administrative interface, mode 0600"},
 		{"metrics.listen", "127.0.0.1:9464", "address and port of /metrics for Prometheus; if empty, metrics are off"},

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"path/filepath"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/store/highwater"
 )
@@ -55,7 +55,7 @@ func acceptDatabaseLoss(ctx context.Context, c *config.Config, o archive.Continu
 	if err != nil {
 		return next, nil, err
 	}
-	_, otherLog := appliance.OpenCheckpoint(surviving, s.LogKey.Verifier)
+	_, otherLog := journal.OpenCheckpoint(surviving, s.LogKey.Verifier)
 	switch {
 	case loss == nil:
 		return next, nil, archive.ErrNothingLost
@@ -89,7 +89,7 @@ func continueDatabase(ctx context.Context, c *config.Config, s *Store, surviving
 	if next.Head.Checkpoint, err = s.Journal.Checkpoint(ctx); err != nil {
 		return next, err
 	}
-	if next.Head.Tree, err = appliance.OpenCheckpoint(next.Head.Checkpoint, key.Verifier); err != nil {
+	if next.Head.Tree, err = journal.OpenCheckpoint(next.Head.Checkpoint, key.Verifier); err != nil {
 		return next, err
 	}
 	return next, highwater.Write(filepath.Join(c.DataDir, highwater.FileName), next.Head.Checkpoint)
@@ -134,7 +134,7 @@ func rotateDatabaseKey(ctx context.Context, c *config.Config, o archive.Continue
 	}
 	surviving, err := s.Journal.Checkpoint(ctx)
 	if err == nil {
-		_, err = appliance.OpenCheckpoint(surviving, s.LogKey.Verifier)
+		_, err = journal.OpenCheckpoint(surviving, s.LogKey.Verifier)
 	}
 	if err != nil {
 		return next, err

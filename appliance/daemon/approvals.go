@@ -4,13 +4,13 @@ import (
 	"context"
 	"math"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/approval"
 )
 
 // openApprovals keeps the requests that wait for people. It reads the journal only if a policy demands approvals, or an
 // operator asks for them.
 func (r *running) openApprovals() {
-	r.attestor.Approvals = appliance.NewApprovals(appliance.ApprovalsOptions{
+	r.attestor.Approvals = approval.New(approval.Options{
 		Journal: r.attestor.Journal, Events: r.events, Origin: r.store.LogKey.Verifier.Name(),
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
@@ -109,9 +110,9 @@ func (r *running) chainOptions() chain.Options {
 }
 
 // chainSigners returns all current attestor keys, the default key first.
-func (r *running) chainSigners() []appliance.Signer {
+func (r *running) chainSigners() []attest.Signer {
 	one := r.attestor.DefaultKey().Signer
-	all := []appliance.Signer{one}
+	all := []attest.Signer{one}
 	for _, k := range r.attestor.AttestorKeys() {
 		if k.Signer != nil && k.Signer.Address() != one.Address() {
 			all = append(all, k.Signer)

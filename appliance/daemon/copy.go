@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/postgres"
 )
@@ -52,7 +52,7 @@ func CopyStore(ctx context.Context, c *config.Config, from, to string,
 	if source.Database != nil {
 		finish := target.Finish
 		target.Finish = func(ctx context.Context, checkpoint []byte) error {
-			tree, err := appliance.OpenCheckpoint(checkpoint, source.LogKey.Verifier)
+			tree, err := journal.OpenCheckpoint(checkpoint, source.LogKey.Verifier)
 			if err == nil {
 				err = source.Database.Leave(ctx, tree)
 			}
@@ -115,7 +115,7 @@ func refuseLiveMembers(ctx context.Context, database *postgres.Store) error {
 }
 
 // openTarget opens an empty store, or one with an unfinished copy.
-func openTarget(c *config.Config, ref string, key appliance.LogKey) (archive.CopyTarget, func() error, error) {
+func openTarget(c *config.Config, ref string, key journal.LogKey) (archive.CopyTarget, func() error, error) {
 	if dir, isFile := BoltDir(ref); isFile {
 		return openFileTarget(c, dir, key)
 	}
@@ -134,7 +134,7 @@ func openTarget(c *config.Config, ref string, key appliance.LogKey) (archive.Cop
 
 // openFileTarget writes the copy under another name. The finished copy gets the name of the store.
 func openFileTarget(c *config.Config, dir string,
-	key appliance.LogKey) (t archive.CopyTarget, end func() error, err error) {
+	key journal.LogKey) (t archive.CopyTarget, end func() error, err error) {
 	name, unfinished := filepath.Join(dir, archive.StoreFile), filepath.Join(dir, unfinishedCopy)
 	if files.Exists(name) {
 		return t, nil, fmt.Errorf("%s exists: the target of a copy must be an empty store", name)
@@ -171,14 +171,14 @@ func openFileTarget(c *config.Config, dir string,
 }
 
 // bringLogKey puts the log key into the folder of a copy, unless it is there.
-func bringLogKey(c *config.Config, dir string, key appliance.LogKey) error {
+func bringLogKey(c *config.Config, dir string, key journal.LogKey) error {
 	there, err := archive.ReadLogKey(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		secret, err := os.ReadFile(filepath.Join(c.DataDir, archive.LogKeyFile))
 		if err != nil {
 			return fmt.Errorf("log key: %w", err)
 		}
-		if here, err := appliance.ParseLogKey(string(secret)); err != nil || here.VerifierText != key.VerifierText {
+		if here, err := journal.ParseLogKey(string(secret)); err != nil || here.VerifierText != key.VerifierText {
 			return errors.Join(errors.New("log key: the key in data_dir differs from the source's"), err)
 		}
 		return files.Write(filepath.Join(dir, archive.LogKeyFile), secret, 0o600)

@@ -24,10 +24,12 @@ import (
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/appliance/index/indexer"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/quorum"
 	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/appliance/witness"
@@ -78,8 +80,8 @@ type running struct {
 	quorum        *quorum.Quorum     // nil if this appliance signs alone
 	signer        *signers
 	signs         atomic.Value // the signer's address, a string; nil until it is known
-	attestor      *appliance.Attestor
-	events        *appliance.Events
+	attestor      *attest.Attestor
+	events        *journal.Events
 	eventsRefused bool // the journal accepts no more events
 	recordedKeys  recordedKeys
 	public        *api.Server
@@ -181,8 +183,8 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.attestor = &appliance.Attestor{Scheme: scheme, Now: time.Now, MaxWaiting: r.config.Limits.MaxWaiting,
-		Uses: new(appliance.KeyUse)}
+	r.attestor = &attest.Attestor{Scheme: scheme, Now: time.Now, MaxWaiting: r.config.Limits.MaxWaiting,
+		Uses: new(attest.KeyUse)}
 	if err := checkRegular(r.config); err != nil {
 		return err
 	}
@@ -204,7 +206,7 @@ func (r *running) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.attestor.Keys, r.attestor.Journal, r.attestor.Stopped = r.store.Keys, r.store.Journal, r.store.Stop.Stopped
-	record := func(e appliance.Event) { r.events.Record(e) } // r.events is set before a witness is asked
+	record := func(e journal.Event) { r.events.Record(e) } // r.events is set before a witness is asked
 	if r.witnesses, err = OpenWitnesses(r.config, r.store,
 		WitnessOptions{Version: r.options.Version, Logger: r.logger, Record: record}); err != nil {
 		return err
@@ -320,7 +322,7 @@ func (r *running) records() int64 {
 	if err != nil {
 		return 0
 	}
-	tree, err := appliance.OpenCheckpoint(checkpoint, r.store.LogKey.Verifier)
+	tree, err := journal.OpenCheckpoint(checkpoint, r.store.LogKey.Verifier)
 	if err != nil {
 		return 0
 	}

@@ -18,7 +18,9 @@ import (
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/stop"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
@@ -109,7 +111,7 @@ func readDatabase(c *config.Config, log *LogHSM) (*Store, error) {
 	return databaseStore(c, key, postgres.Options{Signer: key.Signer, Verifier: key.Verifier, ReadOnly: true})
 }
 
-func databaseStore(c *config.Config, key appliance.LogKey, o postgres.Options) (*Store, error) {
+func databaseStore(c *config.Config, key journal.LogKey, o postgres.Options) (*Store, error) {
 	store, err := postgres.Open(string(c.Store.URL), o)
 	if err != nil {
 		return nil, fmt.Errorf("store.url: %w", err)
@@ -199,24 +201,24 @@ func differences(members []postgres.Member) []wire.Difference {
 
 // sharedLogKey reads log.key. It creates log.key only if the database has no journal yet, because a later member with a
 // different key could not continue the journal.
-func sharedLogKey(c *config.Config, log *LogHSM) (appliance.LogKey, error) {
+func sharedLogKey(c *config.Config, log *LogHSM) (journal.LogKey, error) {
 	path := filepath.Join(c.DataDir, archive.LogKeyFile)
 	ctx, cancel := context.WithTimeout(context.Background(), databaseStartTimeout)
 	defer cancel()
 	if err := adoptNextKey(ctx, c); err != nil {
-		return appliance.LogKey{}, err
+		return journal.LogKey{}, err
 	}
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return openLogKey(c, log)
 	}
 	other, err := postgres.LogOf(ctx, string(c.Store.URL))
 	if err != nil {
-		return appliance.LogKey{},
+		return journal.LogKey{},
 			fmt.Errorf(
 				"%s is missing, and the database is unavailable, so attestd cannot tell whether the database has a journal already: %w", path, err)
 	}
 	if other != "" {
-		return appliance.LogKey{},
+		return journal.LogKey{},
 			fmt.Errorf(
 				"%s is missing, but the database has the journal %s: copy the log key from a member: attestd setup --bundle FILE there, attestd setup --join FILE here", path, other)
 	}
@@ -229,7 +231,7 @@ func adoptNextKey(ctx context.Context, c *config.Config) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	var old appliance.LogKey
+	var old journal.LogKey
 	if err == nil {
 		old, err = archive.ReadLogKey(c.DataDir)
 	}
@@ -237,7 +239,7 @@ func adoptNextKey(ctx context.Context, c *config.Config) error {
 		return err
 	}
 	log, err := postgres.LogOf(ctx, string(c.Store.URL))
-	if err != nil || log != appliance.LogName(next.Verifier) {
+	if err != nil || log != journal.LogName(next.Verifier) {
 		return err
 	}
 	return archive.ReplaceLogKey(c.DataDir, old, secret)
@@ -276,7 +278,7 @@ func copyIntoFile(ctx context.Context, s *Store,
 
 // unproven is a journal whose newest signer is not known yet. It refuses all appends until check has succeeded.
 type unproven struct {
-	appliance.Journal
+	audit.Journal
 	check  func(ctx context.Context) error
 	proven atomic.Bool
 }
@@ -290,7 +292,7 @@ func (j *unproven) prove(ctx context.Context) error {
 	return err
 }
 
-// Ready implements appliance.Journal.
+// Ready implements journal.Journal.
 func (j *unproven) Ready(ctx context.Context) error {
 	if err := j.prove(ctx); err != nil {
 		return err
@@ -298,19 +300,19 @@ func (j *unproven) Ready(ctx context.Context) error {
 	return j.Journal.Ready(ctx)
 }
 
-// Append implements appliance.Journal.
+// Append implements journal.Journal.
 func (j *unproven) Append(ctx context.Context, r appliance.Record,
-	conditions ...appliance.Condition) (appliance.Entry, bool, error) {
+	conditions ...journal.Condition) (journal.Entry, bool, error) {
 	if err := j.prove(ctx); err != nil {
-		return appliance.Entry{}, false, err
+		return journal.Entry{}, false, err
 	}
 	return j.Journal.Append(ctx, r, conditions...)
 }
 
-// AppendEvent implements appliance.Journal.
-func (j *unproven) AppendEvent(ctx context.Context, e appliance.Event) (appliance.Entry, error) {
+// AppendEvent implements journal.Journal.
+func (j *unproven) AppendEvent(ctx context.Context, e journal.Event) (journal.Entry, error) {
 	if err := j.prove(ctx); err != nil {
-		return appliance.Entry{}, err
+		return journal.Entry{}, err
 	}
 	return j.Journal.AppendEvent(ctx, e)
 }

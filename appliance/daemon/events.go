@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -26,8 +26,8 @@ func (r *running) openEvents() {
 	if r.store.Database != nil {
 		member, _ = MemberName(r.config) // opening the store has validated it
 	}
-	r.events = appliance.NewEvents(
-		appliance.EventsOptions{Journal: r.attestor.Journal, Logger: r.logger, Member: member})
+	r.events = journal.NewEvents(
+		journal.EventsOptions{Journal: r.attestor.Journal, Logger: r.logger, Member: member})
 	r.attestor.Events = r.events
 	r.openApprovals()
 }
@@ -47,8 +47,8 @@ func (r *running) closeEvents() {
 // began records the start of the daemon, with its keys. It waits up to startedTimeout for the journal, so that the
 // event usually precedes all others.
 func (r *running) began() {
-	r.events.Record(appliance.Event{Kind: appliance.EventStarted, Details: map[string]string{
-		"version": r.options.Version, appliance.DetailSigners: r.recordedKeys.begin(),
+	r.events.Record(journal.Event{Kind: journal.EventStarted, Details: map[string]string{
+		"version": r.options.Version, journal.DetailSigners: r.recordedKeys.begin(),
 	}})
 	ctx, cancel := context.WithTimeout(context.Background(), startedTimeout)
 	defer cancel()
@@ -61,7 +61,7 @@ func (r *running) ended(why error) {
 	if why != nil {
 		details["why"] = shorten(why.Error())
 	}
-	r.events.Record(appliance.Event{Kind: appliance.EventStopped, Details: details})
+	r.events.Record(journal.Event{Kind: journal.EventStopped, Details: details})
 }
 
 func shorten(text string) string {
@@ -93,7 +93,7 @@ func (r *running) watchTokens(ctx context.Context) {
 type tokenWatch struct{ lost map[int]time.Time }
 
 // changes returns the events of all changes since the last call.
-func (w *tokenWatch) changes(all []hsm.Standing, now time.Time) (events []appliance.Event) {
+func (w *tokenWatch) changes(all []hsm.Standing, now time.Time) (events []journal.Event) {
 	ready := 0
 	for _, s := range all {
 		if s.Ready {
@@ -107,9 +107,9 @@ func (w *tokenWatch) changes(all []hsm.Standing, now time.Time) (events []applia
 		}
 		details := map[string]string{"token": s.Name, "position": strconv.Itoa(s.Position),
 			"ready": strconv.Itoa(ready)}
-		event := appliance.Event{Kind: appliance.EventHSMLost, Details: details}
+		event := journal.Event{Kind: journal.EventHSMLost, Details: details}
 		if lost {
-			event.Kind = appliance.EventHSMFound
+			event.Kind = journal.EventHSMFound
 			details["away"] = now.Sub(since).Round(time.Millisecond).String()
 			delete(w.lost, s.Position)
 		} else {
@@ -122,7 +122,7 @@ func (w *tokenWatch) changes(all []hsm.Standing, now time.Time) (events []applia
 }
 
 // RecordEvent appends an event to the journal of an appliance whose daemon is not running.
-func RecordEvent(ctx context.Context, c *config.Config, event appliance.Event) (err error) {
+func RecordEvent(ctx context.Context, c *config.Config, event journal.Event) (err error) {
 	s, err := OpenStore(c, StoreOptions{})
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func RecordEvent(ctx context.Context, c *config.Config, event appliance.Event) (
 }
 
 // RecordEvent appends an event to the journal. It waits at most eventsTimeout.
-func (s *Store) RecordEvent(ctx context.Context, event appliance.Event) error {
+func (s *Store) RecordEvent(ctx context.Context, event journal.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, eventsTimeout)
 	defer cancel()
 	_, err := s.Journal.AppendEvent(ctx, event)

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -50,7 +50,7 @@ func TestATokenIsLostAndFound(t *testing.T) {
 func TestWhatAnEventTellsOfAnErrorIsBoundedText(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"short", strings.Repeat("é", maxWhy), "\xff\xfe", "x" + strings.Repeat("é", maxWhy)} {
-		e := appliance.Event{Kind: appliance.EventStopped, Details: map[string]string{"why": shorten(text)}}
+		e := journal.Event{Kind: journal.EventStopped, Details: map[string]string{"why": shorten(text)}}
 		if err := e.Prepare(); err != nil || len(e.Details["why"]) > maxWhy+3 {
 			t.Errorf("%.10q: %d bytes: %v", text, len(e.Details["why"]), err)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/sandbox"
@@ -66,9 +67,9 @@ func parseTokens(k config.AttestorKey) (uris []hsm.URI, err error) {
 
 // NamedKeys returns the names and states of the configured attestor keys, to which API keys may be bound. They have no
 // Signer.
-func NamedKeys(c *config.Config) (keys []appliance.AttestorKey) {
+func NamedKeys(c *config.Config) (keys []attest.AttestorKey) {
 	for _, k := range c.HSM.Keys {
-		keys = append(keys, appliance.AttestorKey{Name: k.Name, State: k.State})
+		keys = append(keys, attest.AttestorKey{Name: k.Name, State: k.State})
 	}
 	return keys
 }

@@ -7,10 +7,12 @@ import (
 	"sync"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // keysChanged makes the attestor sign with these keys, and records the changes as events.
-func (r *running) keysChanged(keys []appliance.AttestorKey) {
+func (r *running) keysChanged(keys []attest.AttestorKey) {
 	r.attestor.SetAttestorKeys(keys)
 	standard := r.attestor.DefaultKey().Signer.Address()
 	r.signs.Store(standard.String())
@@ -35,7 +37,7 @@ func (t *recordedKeys) begin() string {
 }
 
 // changes returns the events of all changes since the last call. It ignores keys whose address is not known yet.
-func (t *recordedKeys) changes(keys []appliance.AttestorKey, standard appliance.Address) (events []appliance.Event) {
+func (t *recordedKeys) changes(keys []attest.AttestorKey, standard appliance.Address) (events []journal.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := t.keys
@@ -45,7 +47,7 @@ func (t *recordedKeys) changes(keys []appliance.AttestorKey, standard appliance.
 		if address == (appliance.Address{}) {
 			continue
 		}
-		details := map[string]string{appliance.DetailAddress: address.String(), "state": string(k.State)}
+		details := map[string]string{journal.DetailAddress: address.String(), "state": string(k.State)}
 		if k.Name != "" {
 			details["name"] = k.Name
 		}
@@ -54,14 +56,14 @@ func (t *recordedKeys) changes(keys []appliance.AttestorKey, standard appliance.
 		}
 		t.keys[address.String()] = details
 		if old, known := before[address.String()]; !known {
-			events = append(events, appliance.Event{Kind: appliance.EventSignerAdded, Details: details})
+			events = append(events, journal.Event{Kind: journal.EventSignerAdded, Details: details})
 		} else if !maps.Equal(old, details) {
-			events = append(events, appliance.Event{Kind: appliance.EventSignerChanged, Details: details})
+			events = append(events, journal.Event{Kind: journal.EventSignerChanged, Details: details})
 		}
 	}
 	for _, address := range slices.Sorted(maps.Keys(before)) {
 		if t.keys[address] == nil {
-			events = append(events, appliance.Event{Kind: appliance.EventSignerRemoved, Details: before[address]})
+			events = append(events, journal.Event{Kind: journal.EventSignerRemoved, Details: before[address]})
 		}
 	}
 	if !t.begun {

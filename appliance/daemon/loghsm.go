@@ -13,13 +13,15 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/worker"
 )
 
-// LogHSM is an appliance.LogSigner with the key that journal.key names. A nil LogHSM means that the log key is in
+// LogHSM is a journal.LogSigner with the key that journal.key names. A nil LogHSM means that the log key is in
 // log.key.
 type LogHSM struct {
 	worker  *worker.Signer
@@ -90,17 +92,17 @@ func decryptPIN(name string) (*hsm.PIN, error) {
 }
 
 // Signer returns nil for a nil LogHSM, as LogKey.SignedBy expects.
-func (l *LogHSM) Signer() appliance.LogSigner {
+func (l *LogHSM) Signer() journal.LogSigner {
 	if l == nil {
 		return nil
 	}
 	return l
 }
 
-// PublicKey implements appliance.LogSigner.
+// PublicKey implements journal.LogSigner.
 func (l *LogHSM) PublicKey() ed25519.PublicKey { return l.worker.PublicKey() }
 
-// Sign implements appliance.LogSigner. It waits at most for server.request_timeout.
+// Sign implements journal.LogSigner. It waits at most for server.request_timeout.
 func (l *LogHSM) Sign(message []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
 	defer cancel()
@@ -116,7 +118,7 @@ func (l *LogHSM) Close() error {
 }
 
 // checkLogKey compares log.key with journal.key.
-func (l *LogHSM) checkLogKey(key appliance.LogKey) error {
+func (l *LogHSM) checkLogKey(key journal.LogKey) error {
 	const rotate = "attestd log rotate-key --reason REASON (with attestd stopped)"
 	switch {
 	case l == nil && !key.IsFile():
@@ -137,16 +139,16 @@ func (l *LogHSM) checkLogKey(key appliance.LogKey) error {
 
 // signedByHSM is a journal whose checkpoints the HSM signs. It is ready only while the HSM is.
 type signedByHSM struct {
-	appliance.Journal
+	audit.Journal
 	hsm *LogHSM
 }
 
-// Ready implements appliance.Journal.
+// Ready implements journal.Journal.
 func (j signedByHSM) Ready(ctx context.Context) error {
 	if err := j.hsm.worker.Ready(ctx); err != nil {
 		unready := appliance.Errorf(appliance.CodeJournalUnavailable, "the journal is not available")
 		unready.RetryAfter = time.Second
-		return unready.Because(fmt.Errorf("%w: %w", appliance.ErrUnsigned, err))
+		return unready.Because(fmt.Errorf("%w: %w", journal.ErrUnsigned, err))
 	}
 	return j.Journal.Ready(ctx)
 }

@@ -3,18 +3,18 @@ package daemon
 import (
 	"fmt"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // successor is the log that continues the journal after another member accepted its loss.
 type successor struct {
-	key    appliance.LogKey
+	key    journal.LogKey
 	secret string
 }
 
 // goesOn is highwater.Options.Continued.
-func (r *running) goesOn(next appliance.LogKey, secret string) {
+func (r *running) goesOn(next journal.LogKey, secret string) {
 	r.continued <- successor{next, secret}
 }
 

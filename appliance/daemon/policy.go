@@ -9,12 +9,13 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/policy"
 	"github.com/attestd/attestd/store/postgres"
 )
 
 // ReadPolicy reads the configured policy and screening list as one policy, nil if there is neither.
-func ReadPolicy(c *config.Config) (*appliance.Policy, error) {
+func ReadPolicy(c *config.Config) (*policy.Policy, error) {
 	screening, err := readScreening(c.Attestation.ScreeningList)
 	if err != nil {
 		return nil, fmt.Errorf("attestation.screening_list: %w", err)
@@ -23,7 +24,7 @@ func ReadPolicy(c *config.Config) (*appliance.Policy, error) {
 		if screening == nil {
 			return nil, nil
 		}
-		return &appliance.Policy{Screening: screening}, nil
+		return &policy.Policy{Screening: screening}, nil
 	}
 	p, err := ReadPolicyFile(c.Attestation.Policy)
 	if err != nil {
@@ -34,7 +35,7 @@ func ReadPolicy(c *config.Config) (*appliance.Policy, error) {
 }
 
 // ReadPolicyFile reads a policy, without a screening list.
-func ReadPolicyFile(path string) (*appliance.Policy, error) {
+func ReadPolicyFile(path string) (*policy.Policy, error) {
 	f, err := openRules(path)
 	if err != nil {
 		return nil, err
@@ -48,7 +49,7 @@ func ReadPolicyFile(path string) (*appliance.Policy, error) {
 }
 
 // readScreening reads the list of screened addresses, nil for an empty path.
-func readScreening(path string) (*appliance.Screening, error) {
+func readScreening(path string) (*policy.Screening, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -57,7 +58,7 @@ func readScreening(path string) (*appliance.Screening, error) {
 		return nil, err
 	}
 	defer f.Close()
-	list, err := appliance.ParseScreening(f)
+	list, err := policy.ParseScreening(f)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -82,7 +83,7 @@ func openRules(path string) (*os.File, error) {
 }
 
 // govern puts a policy into effect.
-func (r *running) govern(p *appliance.Policy) {
+func (r *running) govern(p *policy.Policy) {
 	r.attestor.Govern(p)
 	next := rulesOf(p)
 	r.governed.Store(&next)
@@ -102,7 +103,7 @@ func (r *running) settingsInEffect() postgres.Settings {
 
 // governFirst puts the first policy of a start into effect. If the configuration no longer names a policy, the journal
 // gets an event for that, too.
-func (r *running) governFirst(before rules, p *appliance.Policy) {
+func (r *running) governFirst(before rules, p *policy.Policy) {
 	r.govern(p)
 	governed := *r.governed.Load()
 	if none := (rules{}); governed != none || before != none {
@@ -117,22 +118,22 @@ func (r *running) governFirst(before rules, p *appliance.Policy) {
 
 // policyEvent returns the event of a policy that replaces another one. It has the hash of each file in effect. by is
 // empty at the start of the daemon.
-func policyEvent(before, next rules, p *appliance.Policy, by string) appliance.Event {
+func policyEvent(before, next rules, p *policy.Policy, by string) journal.Event {
 	approvals, text := p.ApprovalsDetail()
 	details := map[string]string{
 		"policy": next.Policy.hash(), "policyBefore": before.Policy.hash(),
 		"screeningList": next.Screening.hash(), "screeningListBefore": before.Screening.hash(), approvals: text,
 	}
 	maps.DeleteFunc(details, func(_, hash string) bool { return hash == "" })
-	return appliance.Event{Kind: appliance.EventPolicy, By: by, Details: details}
+	return journal.Event{Kind: journal.EventPolicy, By: by, Details: details}
 }
 
 // second logs an attestation for a second beneficiary, without the addresses.
-func (r *running) second(e appliance.Entry, first appliance.Record) {
+func (r *running) second(e journal.Entry, first appliance.Record) {
 	r.seconds.Add(1)
 	r.logger.Warn("policy: an unspendable address was attested for a second beneficiary", "id", e.Record.ID.String(),
 		"first", first.ID.String(), "api_key", e.Record.KeyID)
-	r.events.Record(appliance.Event{Kind: appliance.EventSecond, Details: map[string]string{
+	r.events.Record(journal.Event{Kind: journal.EventSecond, Details: map[string]string{
 		"id": e.Record.ID.String(), "firstId": first.ID.String(), "keyId": e.Record.KeyID,
 	}})
 }

@@ -10,10 +10,10 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // PrepareCopy copies the records from a store in use into an empty one, so that CopyStore has only the newest to copy.
@@ -26,7 +26,7 @@ func PrepareCopy(ctx context.Context, c *config.Config, from, to string, running
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	source := at(c, from)
-	var key appliance.LogKey
+	var key journal.LogKey
 	if running != nil {
 		if key, err = archive.ReadLogKey(source.DataDir); err != nil {
 			return tree, fmt.Errorf("the source: %w", err)
@@ -64,16 +64,16 @@ const preparedFile = "store-copy.prepared"
 
 // preparedCopy is the content of the file.
 type preparedCopy struct {
-	To   string             `json:"to"`  // without a password
-	Log  string             `json:"log"` // its verifier key
-	Size int64              `json:"records"`
-	Root appliance.HexBytes `json:"rootHash"`
+	To   string           `json:"to"`  // without a password
+	Log  string           `json:"log"` // its verifier key
+	Size int64            `json:"records"`
+	Root journal.HexBytes `json:"rootHash"`
 }
 
 func (m preparedMark) path() string { return filepath.Join(string(m), preparedFile) }
 
 // of returns the tree that is prepared in the target, or the zero tree. It removes the mark of another target.
-func (m preparedMark) of(ctx context.Context, to string, key appliance.LogKey,
+func (m preparedMark) of(ctx context.Context, to string, key journal.LogKey,
 	target archive.CopyTarget) (tlog.Tree, error) {
 	there, err := target.Tree(ctx)
 	if err != nil {
@@ -86,7 +86,7 @@ func (m preparedMark) of(ctx context.Context, to string, key appliance.LogKey,
 	return tree, nil
 }
 
-func (m preparedMark) read(to string, key appliance.LogKey) (tree tlog.Tree) {
+func (m preparedMark) read(to string, key journal.LogKey) (tree tlog.Tree) {
 	text, err := os.ReadFile(m.path())
 	if err != nil {
 		return tree
@@ -99,7 +99,7 @@ func (m preparedMark) read(to string, key appliance.LogKey) (tree tlog.Tree) {
 	return tlog.Tree{N: p.Size, Hash: tlog.Hash(p.Root)}
 }
 
-func (m preparedMark) write(c *config.Config, to string, key appliance.LogKey, tree tlog.Tree) error {
+func (m preparedMark) write(c *config.Config, to string, key journal.LogKey, tree tlog.Tree) error {
 	text, err := json.Marshal(preparedCopy{withoutPassword(to), key.VerifierText, tree.N, tree.Hash[:]})
 	if err != nil {
 		return err

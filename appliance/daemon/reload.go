@@ -15,6 +15,8 @@ import (
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/journal"
+	"github.com/attestd/attestd/appliance/policy"
 )
 
 // reload reads the configuration again and applies the settings that a running daemon can change. It returns the names
@@ -36,9 +38,9 @@ func (r *running) reload(by string) ([]string, error) {
 
 // recordReload records the changes of a reload before they take effect. Without its event, another policy does not take
 // effect.
-func (r *running) recordReload(by string, policy *appliance.Policy, changed, needRestart []string) error {
-	if before, next := *r.governed.Load(), rulesOf(policy); !next.equal(before) {
-		if err := r.events.Append(context.Background(), policyEvent(before, next, policy, by)); err != nil {
+func (r *running) recordReload(by string, p *policy.Policy, changed, needRestart []string) error {
+	if before, next := *r.governed.Load(), rulesOf(p); !next.equal(before) {
+		if err := r.events.Append(context.Background(), policyEvent(before, next, p, by)); err != nil {
 			return err
 		}
 		if err := next.write(r.config.DataDir); err != nil { // the next start compares with older rules
@@ -52,7 +54,7 @@ func (r *running) recordReload(by string, policy *appliance.Policy, changed, nee
 			details[name] = strings.Join(settings, " ")
 		}
 	}
-	return r.events.RecordOrQueue(appliance.Event{Kind: appliance.EventConfigReloaded, By: by, Details: details})
+	return r.events.RecordOrQueue(journal.Event{Kind: journal.EventConfigReloaded, By: by, Details: details})
 }
 
 // reloadConfig returns the names of changed settings that need a restart.

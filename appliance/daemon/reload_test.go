@@ -10,21 +10,24 @@ import (
 	"testing"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/journal"
+	"github.com/attestd/attestd/appliance/policy"
 )
 
 // refusingJournal refuses events.
-type refusingJournal struct{ appliance.Journal }
+type refusingJournal struct{ audit.Journal }
 
-func (refusingJournal) AppendEvent(context.Context, appliance.Event) (appliance.Entry, error) {
-	return appliance.Entry{}, appliance.Errorf(appliance.CodeJournalUnavailable, "the disk is read-only")
+func (refusingJournal) AppendEvent(context.Context, journal.Event) (journal.Entry, error) {
+	return journal.Entry{}, appliance.Errorf(appliance.CodeJournalUnavailable, "the disk is read-only")
 }
 
 // If the journal refuses the event of another policy, the reload fails, and the next start still compares with the
 // policy in effect.
 func TestAPolicyWhoseEventIsRefusedIsNotReloaded(t *testing.T) {
 	t.Parallel()
-	events := appliance.NewEvents(appliance.EventsOptions{Journal: refusingJournal{}})
+	events := journal.NewEvents(journal.EventsOptions{Journal: refusingJournal{}})
 	t.Cleanup(func() {
 		ended, end := context.WithCancel(context.Background())
 		end()
@@ -32,7 +35,7 @@ func TestAPolicyWhoseEventIsRefusedIsNotReloaded(t *testing.T) {
 	})
 	r := &running{events: events, config: &config.Config{DataDir: t.TempDir()}, logger: slog.New(slog.DiscardHandler)}
 	r.governed.Store(&rules{Policy: &ruleFile{"before", 3}})
-	err := r.recordReload("root", &appliance.Policy{Version: "after"}, nil, nil)
+	err := r.recordReload("root", &policy.Policy{Version: "after"}, nil, nil)
 	if appliance.CodeOf(err) != appliance.CodeJournalUnavailable {
 		t.Errorf("error %v", err)
 	}

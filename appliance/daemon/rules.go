@@ -9,9 +9,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/policy"
 )
 
 // RulesFile is the name of the file in data_dir with the rules that were in effect last or that an operator confirmed.
@@ -33,7 +33,7 @@ type ruleFile struct {
 	Entries int    `json:"entries"` // number of values of a policy, or of addresses of a screening list
 }
 
-func rulesOf(p *appliance.Policy) (r rules) {
+func rulesOf(p *policy.Policy) (r rules) {
 	if p == nil {
 		return r
 	}
@@ -85,7 +85,7 @@ func ConfirmRules(c *config.Config, confirmed Confirmed) error {
 }
 
 // read reads the policy and the screening list, and refuses files that seem to have lost a part.
-func (r rules) read(c *config.Config) (*appliance.Policy, error) {
+func (r rules) read(c *config.Config) (*policy.Policy, error) {
 	p, err := ReadPolicy(c)
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (r rules) read(c *config.Config) (*appliance.Policy, error) {
 }
 
 // check compares a policy with the rules that were in effect before.
-func (r rules) check(c *config.Config, p *appliance.Policy, confirmed Confirmed) error {
+func (r rules) check(c *config.Config, p *policy.Policy, confirmed Confirmed) error {
 	var failures []error
 	next := rulesOf(p)
 	refuse := func(setting, path, what, flag string) {

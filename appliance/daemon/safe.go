@@ -12,6 +12,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
@@ -145,8 +146,8 @@ func expectedSigner(k config.AttestorKey, newest *appliance.Address) (*appliance
 }
 
 // newestSigner returns the signer of the journal's newest record, nil if there is none.
-func newestSigner(ctx context.Context, journal appliance.Journal) (*appliance.Address, error) {
-	entries, err := journal.List(ctx, appliance.JournalQuery{Limit: 1, AttestationsOnly: true})
+func newestSigner(ctx context.Context, j journal.Journal) (*appliance.Address, error) {
+	entries, err := j.List(ctx, journal.Query{Limit: 1, AttestationsOnly: true})
 	if err != nil || len(entries) == 0 {
 		return nil, err
 	}

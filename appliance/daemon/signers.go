@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/worker"
@@ -21,7 +22,7 @@ import (
 type signers struct {
 	logger  *slog.Logger
 	logins  *worker.Logins
-	changed func([]appliance.AttestorKey) // called with all keys after each change
+	changed func([]attest.AttestorKey) // called with all keys after each change
 
 	closing context.Context // cancelled by Close
 	stop    context.CancelFunc
@@ -46,7 +47,7 @@ const otherKeysGrace = 5 * time.Second
 // openSigners opens the attestor keys. newest is the signer of the journal's newest record, which must be the address
 // of a key without a configured address.
 func openSigners(ctx context.Context, c *config.Config, newest *appliance.Address, logger *slog.Logger,
-	logins *worker.Logins, changed func([]appliance.AttestorKey)) (*signers, error) {
+	logins *worker.Logins, changed func([]attest.AttestorKey)) (*signers, error) {
 	s := &signers{logger: logger, logins: logins, changed: changed}
 	s.closing, s.stop = context.WithCancel(context.Background())
 	for _, k := range c.AttestorKeys() {
@@ -167,15 +168,15 @@ func (s *signers) opened(key *signerKey, tokens *hsm.Tokens) {
 
 // notifyChanged calls changed with the current keys. The caller holds s.mu.
 func (s *signers) notifyChanged() {
-	all := make([]appliance.AttestorKey, len(s.keys))
+	all := make([]attest.AttestorKey, len(s.keys))
 	for i, k := range s.keys {
 		all[i] = k.asAttestorKey()
 	}
 	s.changed(all)
 }
 
-func (k *signerKey) asAttestorKey() appliance.AttestorKey {
-	one := appliance.AttestorKey{Name: k.Name, State: k.State}
+func (k *signerKey) asAttestorKey() attest.AttestorKey {
+	one := attest.AttestorKey{Name: k.Name, State: k.State}
 	if k.tokens == nil {
 		address, _ := k.Expected() // config requires an address for such a key
 		one.Signer = &unopened{address, k.fault}
@@ -208,7 +209,7 @@ func (u *unopened) Ready(context.Context) error { return hsm.Unavailable(u.why, 
 func (s *signers) standard() *signerKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := slices.IndexFunc(s.keys, func(k *signerKey) bool { return k.State == appliance.AttestorKeyActive })
+	i := slices.IndexFunc(s.keys, func(k *signerKey) bool { return k.State == attest.AttestorKeyActive })
 	return s.keys[i] // config.validate guarantees that there is one
 }
 
@@ -269,7 +270,7 @@ func (s *signers) prepare(ctx context.Context, next *config.Config,
 		keys = append(keys, key)
 	}
 	standard := slices.IndexFunc(next.AttestorKeys(), func(k config.AttestorKey) bool {
-		return k.State == appliance.AttestorKeyActive
+		return k.State == attest.AttestorKeyActive
 	})
 	if s.isUnopened(keys[standard]) {
 		return nil, errors.Join(fmt.Errorf("hsm.keys: %s cannot be the default: it is not open, see attestd hsm status",

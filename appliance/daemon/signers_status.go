@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -20,7 +20,7 @@ func (s *signers) states() []keyState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make([]keyState, len(s.keys))
-	standard := slices.IndexFunc(s.keys, func(k *signerKey) bool { return k.State == appliance.AttestorKeyActive })
+	standard := slices.IndexFunc(s.keys, func(k *signerKey) bool { return k.State == attest.AttestorKeyActive })
 	for i, position := 0, 1; i < len(all); i++ {
 		all[i] = keyState{*s.keys[i], i == standard, position}
 		position += len(s.keys[i].uris)

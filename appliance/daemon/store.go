@@ -14,8 +14,10 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/appliance/stop"
 	"github.com/attestd/attestd/hsm/worker"
@@ -27,9 +29,9 @@ import (
 // Store holds API keys and journal, in the file in data_dir or in the database that store.url names.
 type Store struct {
 	Keys    appliance.Keys
-	Journal appliance.Journal // guarded by Guard, if that is not nil
+	Journal audit.Journal // guarded by Guard, if that is not nil
 	Guard   *highwater.Journal
-	LogKey  appliance.LogKey      // signs the journal's checkpoints
+	LogKey  journal.LogKey        // signs the journal's checkpoints
 	Rates   appliance.SharedRates // of API keys; nil if the store is a file
 
 	Stop     *stop.Switch    // whether attesting is stopped
@@ -42,7 +44,7 @@ type Store struct {
 
 // Unguarded returns the journal without its guard, for content that stays with the operator: a journal that has lost
 // records can still be copied.
-func (s *Store) Unguarded() appliance.Journal {
+func (s *Store) Unguarded() audit.Journal {
 	if s.Guard == nil {
 		return s.Journal
 	}
@@ -58,7 +60,7 @@ func (s *Store) Close() error {
 	return errors.Join(err, s.storage.Close(), s.hsm.Close())
 }
 
-// storage is the part of both stores that appliance.Keys and appliance.Journal do not have.
+// storage is the part of both stores that appliance.Keys and journal.Journal do not have.
 type storage interface {
 	// Failed receives one error when the store no longer trusts its disk and refuses all further writes. The daemon
 	// must then be restarted.
@@ -81,7 +83,7 @@ type StoreOptions struct {
 	// Watch keeps the high-water mark at the journal's head continuously, as a daemon must. Without Watch, the two are
 	// compared when a checkpoint is read. Continued is highwater.Options.Continued.
 	Watch     bool
-	Continued func(next appliance.LogKey, secret string)
+	Continued func(next journal.LogKey, secret string)
 }
 
 // Member describes a daemon to the other members of a cluster.
@@ -188,7 +190,7 @@ func ReadStop(ctx context.Context, c *config.Config) (stop.State, error) {
 	return store.Stop.State(), nil
 }
 
-func fileStore(store *bolt.Store, key appliance.LogKey) *Store {
+func fileStore(store *bolt.Store, key journal.LogKey) *Store {
 	return &Store{
 		Keys: store.Keys(), Journal: store.Journal(), LogKey: key, storage: store,
 		snapshot: func(context.Context) (archive.Snapshotter, func() error, error) {
@@ -231,7 +233,7 @@ func openFile(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error) {
 			g.Committed(checkpoint)
 		}
 	}
-	store, key, err := archive.OpenFollowing(c.DataDir, key, func(key appliance.LogKey) (*bolt.Store, error) {
+	store, key, err := archive.OpenFollowing(c.DataDir, key, func(key journal.LogKey) (*bolt.Store, error) {
 		key = key.SignedBy(log.Signer())
 		return bolt.Open(filepath.Join(c.DataDir, archive.StoreFile), bolt.Options{
 			Signer: key.Signer, Verifier: key.Verifier, MinFree: int64(c.Journal.MinFree), MaxAhead: c.Journal.MaxAhead,
@@ -258,45 +260,45 @@ func openFile(c *config.Config, o StoreOptions, log *LogHSM) (*Store, error) {
 
 // openLogKey reads log.key, or creates it if there is no journal yet. A journal without its key is an error: under a
 // new key, its old checkpoints could not be distinguished from forged ones.
-func openLogKey(c *config.Config, log *LogHSM) (appliance.LogKey, error) {
+func openLogKey(c *config.Config, log *LogHSM) (journal.LogKey, error) {
 	path := filepath.Join(c.DataDir, archive.LogKeyFile)
 	secret, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return newLogKey(c, path, log)
 	}
 	if err != nil {
-		return appliance.LogKey{}, fmt.Errorf("log key: %w", err)
+		return journal.LogKey{}, fmt.Errorf("log key: %w", err)
 	}
-	key, err := appliance.ParseLogKey(string(secret))
+	key, err := journal.ParseLogKey(string(secret))
 	if err != nil {
-		return appliance.LogKey{}, fmt.Errorf("%s: %w", path, err)
+		return journal.LogKey{}, fmt.Errorf("%s: %w", path, err)
 	}
 	if log == nil && !key.IsFile() {
-		return appliance.LogKey{}, log.checkLogKey(key)
+		return journal.LogKey{}, log.checkLogKey(key)
 	}
 	return key, nil
 }
 
-func newLogKey(c *config.Config, path string, log *LogHSM) (appliance.LogKey, error) {
-	journal := filepath.Join(c.DataDir, archive.StoreFile)
-	if _, err := os.Stat(journal); err == nil {
-		return appliance.LogKey{},
+func newLogKey(c *config.Config, path string, log *LogHSM) (journal.LogKey, error) {
+	j := filepath.Join(c.DataDir, archive.StoreFile)
+	if _, err := os.Stat(j); err == nil {
+		return journal.LogKey{},
 			fmt.Errorf("%s is missing, but the journal %s exists: restore the key from a backup: attestd restore FILE",
-				path, journal)
+				path, j)
 	}
 	origin, err := logOrigin(c)
 	if err != nil {
-		return appliance.LogKey{}, err
+		return journal.LogKey{}, err
 	}
-	var key appliance.LogKey
+	var key journal.LogKey
 	var secret string
 	if log == nil {
-		key, secret, err = appliance.NewLogKey(origin)
+		key, secret, err = journal.NewLogKey(origin)
 	} else {
-		key, secret, err = appliance.PublicLogKey(origin, log.PublicKey())
+		key, secret, err = journal.PublicLogKey(origin, log.PublicKey())
 	}
 	if err != nil {
-		return appliance.LogKey{}, fmt.Errorf("journal.origin: %w", err)
+		return journal.LogKey{}, fmt.Errorf("journal.origin: %w", err)
 	}
 	return key, files.Write(path, []byte(secret+"\n"), 0o600)
 }

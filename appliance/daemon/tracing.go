@@ -22,6 +22,7 @@ import (
 
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 )
 
 // lastSpans is how long a stopping daemon waits for the collector to accept the remaining spans.
@@ -92,7 +93,7 @@ func (t *tracing) forRequests() func(context.Context, api.Traced) (context.Conte
 }
 
 // forParts returns a function that begins the span of a part, nil if there is no tracing.
-func (t *tracing) forParts() appliance.Trace {
+func (t *tracing) forParts() attest.Trace {
 	if t == nil {
 		return nil
 	}

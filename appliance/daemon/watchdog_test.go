@@ -12,6 +12,7 @@ import (
 
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 )
 
 // A part that hangs in the path of an attestation must not count as progress. A part that only fails must.
@@ -72,7 +73,7 @@ func TestTheWatchdogAsksTheListener(t *testing.T) {
 	t.Parallel()
 	second := appliance.Rate{PerSecond: 1}
 	public, err := api.New(api.Options{
-		Attestor: &appliance.Attestor{}, DefaultRate: second, AnonymousRate: second, LogRate: second, ErrorRate: second,
+		Attestor: &attest.Attestor{}, DefaultRate: second, AnonymousRate: second, LogRate: second, ErrorRate: second,
 		AttestBodyLimit: 1,
 		RequestTimeout:  time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second, IdleTimeout: time.Second,
 		MaxConnections: 1, MaxConnectionsPerAddress: 1, AnonymousIdleTimeout: time.Second,

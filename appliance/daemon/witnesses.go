@@ -12,8 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/witness"
 )
 
@@ -56,7 +56,7 @@ func readWitnesses(c *config.Config) (*witness.Policy, error) {
 type WitnessOptions struct {
 	Version string
 	Logger  *slog.Logger
-	Record  func(appliance.Event)
+	Record  func(journal.Event)
 }
 
 // OpenWitnesses returns a Gatherer of cosignatures for the store's checkpoints. It is not running yet, and has the

@@ -15,8 +15,10 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/text"
 )
 
@@ -69,7 +71,7 @@ func (p *subject) patience(ctx context.Context) (context.Context, context.Cancel
 }
 
 // openJournal returns the running daemon, or the files, opened for reading.
-func (p *subject) openJournal() (journal, note.Verifier, error) {
+func (p *subject) openJournal() (openedJournal, note.Verifier, error) {
 	if p.running() {
 		secret, err := archive.ReadLogKey(p.config.DataDir)
 		return client.NewAdmin(p.config.Admin.Socket), secret.Verifier, err
@@ -81,30 +83,30 @@ func (p *subject) openJournal() (journal, note.Verifier, error) {
 	return offline{store.Journal, store}, store.LogKey.Verifier, nil
 }
 
-// journal reads the journal, through the daemon or from its file.
-type journal interface {
+// openedJournal reads the journal, through the daemon or from its file.
+type openedJournal interface {
 	Checkpoint(ctx context.Context) ([]byte, error)
-	Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error)
-	Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error)
+	Records(ctx context.Context, q journal.Query) ([]journal.Entry, error)
+	Prove(ctx context.Context, id uuid.UUID) (journal.Entry, journal.InclusionProof, error)
 	io.Closer
 }
 
 // offline reads the journal's file while no daemon runs.
 type offline struct {
-	appliance.Journal
+	audit.Journal
 	io.Closer
 }
 
 // Records lists entries, as the daemon does.
-func (f offline) Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
+func (f offline) Records(ctx context.Context, q journal.Query) ([]journal.Entry, error) {
 	return f.List(ctx, q)
 }
 
 // Prove proves the record with that id.
-func (f offline) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
+func (f offline) Prove(ctx context.Context, id uuid.UUID) (journal.Entry, journal.InclusionProof, error) {
 	e, err := f.ByID(ctx, id)
 	if err != nil {
-		return appliance.Entry{}, appliance.InclusionProof{}, err
+		return journal.Entry{}, journal.InclusionProof{}, err
 	}
 	proof, err := f.Journal.Prove(ctx, e.Index)
 	return e, proof, err
@@ -125,19 +127,19 @@ func (s journalSample) String() string {
 }
 
 // sampleJournal checks the checkpoint and the sampled records. It returns the first fault.
-func sampleJournal(ctx context.Context, from journal, verifier note.Verifier) (s journalSample, err error) {
+func sampleJournal(ctx context.Context, from openedJournal, verifier note.Verifier) (s journalSample, err error) {
 	checkpoint, err := from.Checkpoint(ctx)
 	if err != nil {
 		return s, err
 	}
-	tree, err := appliance.OpenCheckpoint(checkpoint, verifier)
+	tree, err := journal.OpenCheckpoint(checkpoint, verifier)
 	if err != nil {
 		return s, err
 	}
 	s.size = tree.N
 	for _, before := range sampledPlaces(tree.N) {
 		entries, err := from.Records(ctx,
-			appliance.JournalQuery{Before: before, Limit: int(min(sampledAtOnce, before))})
+			journal.Query{Before: before, Limit: int(min(sampledAtOnce, before))})
 		if err != nil {
 			return s, fmt.Errorf("records before %d: %w", before, err)
 		}
@@ -169,8 +171,8 @@ func sampledPlaces(size int64) (before []int64) {
 }
 
 // checkEntry verifies a record, and its inclusion in the tree of the newest checkpoint.
-func checkEntry(ctx context.Context, from journal, verifier note.Verifier, e appliance.Entry) error {
-	read, err := appliance.DecodeEntry(e.Index, e.Leaf)
+func checkEntry(ctx context.Context, from openedJournal, verifier note.Verifier, e journal.Entry) error {
+	read, err := journal.DecodeEntry(e.Index, e.Leaf)
 	if err == nil {
 		err = read.Verify()
 	}

@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 )
 
 // checkAttestorKeys reports keys of hsm.keys that do not sign or are to be retired, and API keys that are bound to
 // unknown keys.
 func checkAttestorKeys(_ context.Context, p *subject) (all []Finding) {
-	keys := make(map[string]appliance.AttestorKeyState)
+	keys := make(map[string]attest.AttestorKeyState)
 	for _, k := range p.config.HSM.Keys {
 		keys[k.Name] = k.State
 	}
@@ -40,7 +41,7 @@ func checkAttestorKeys(_ context.Context, p *subject) (all []Finding) {
 			all = append(all,
 				fail(
 					"check its token; attestd opens it again within a minute. After a refused PIN: systemctl restart attestd", "%s cannot be opened: %s", k.Name, why))
-		case k.State == appliance.AttestorKeyRetiring && p.running():
+		case k.State == attest.AttestorKeyRetiring && p.running():
 			all = append(all,
 				warn(
 					"once its attestations are redeemed and no API key is bound to it, remove it from hsm.keys, then: attestd reload (docs/rotation.md)",

@@ -24,6 +24,7 @@ import (
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/hsm/softhsm"
@@ -121,8 +122,8 @@ func checkClock(ctx context.Context, p *subject) []Finding {
 
 // newestRecord returns the journal's newest attestation. It is nil if the journal is empty or cannot be read.
 func (p *subject) newestRecord(ctx context.Context) *appliance.Record {
-	var entries []appliance.Entry
-	query := appliance.JournalQuery{Limit: 1, AttestationsOnly: true}
+	var entries []journal.Entry
+	query := journal.Query{Limit: 1, AttestationsOnly: true}
 	if p.running() {
 		daemon := client.NewAdmin(p.config.Admin.Socket)
 		entries, _ = daemon.Records(ctx, query)

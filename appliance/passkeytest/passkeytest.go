@@ -11,12 +11,12 @@ import (
 	"encoding/base64"
 	"encoding/json"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/approval"
 )
 
 // Passkey is a key of one person.
 type Passkey struct {
-	appliance.Approver
+	approval.Approver
 	Flags byte // of the authenticator's data; user present and verified unless a test changes it
 	key   *ecdsa.PrivateKey
 }
@@ -27,17 +27,17 @@ func New(name, rpID string) *Passkey {
 	public := must(x509.MarshalPKIXPublicKey(&key.PublicKey))
 	id := make([]byte, 16)
 	rand.Read(id)
-	return &Passkey{appliance.Approver{Name: name, Credential: base64.RawURLEncoding.EncodeToString(id),
+	return &Passkey{approval.Approver{Name: name, Credential: base64.RawURLEncoding.EncodeToString(id),
 		PublicKey: public, RPID: rpID}, 0b101, key}
 }
 
 // Sign signs a challenge on a page of the relying party.
-func (p *Passkey) Sign(challenge []byte) appliance.Assertion {
+func (p *Passkey) Sign(challenge []byte) approval.Assertion {
 	return p.SignAs("webauthn.get", challenge, "https://"+p.RPID)
 }
 
 // SignAs signs a challenge with any type and origin.
-func (p *Passkey) SignAs(kind string, challenge []byte, origin string) appliance.Assertion {
+func (p *Passkey) SignAs(kind string, challenge []byte, origin string) approval.Assertion {
 	client := must(json.Marshal(map[string]any{"type": kind, "origin": origin, "crossOrigin": false,
 		"challenge": base64.RawURLEncoding.EncodeToString(challenge)}))
 	party := sha256.Sum256([]byte(p.RPID))
@@ -45,7 +45,7 @@ func (p *Passkey) SignAs(kind string, challenge []byte, origin string) appliance
 	hash := sha256.Sum256(client)
 	digest := sha256.Sum256(append(append([]byte{}, data...), hash[:]...))
 	signature := must(ecdsa.SignASN1(rand.Reader, p.key, digest[:]))
-	return appliance.Assertion{Credential: p.Credential, AuthenticatorData: data, ClientData: client,
+	return approval.Assertion{Credential: p.Credential, AuthenticatorData: data, ClientData: client,
 		Signature: signature}
 }
 

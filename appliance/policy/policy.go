@@ -1,329 +1,181 @@
-// Package policy reads an appliance.Policy from a file. It accepts a file as a whole or not at all. Each unknown name
-// and each invalid value is an error with its line.
+// Package policy is the operator's rules about which attestations are allowed, and reads them from a file. It accepts a
+// file as a whole or not at all. Each unknown name and each invalid value is an error with its line.
 package policy
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
 	"fmt"
-	"io"
-	"math"
-	"regexp"
-	"slices"
-	"strconv"
-	"strings"
-	"time"
-	_ "time/tzdata" // makes time zones the same on machines without their own data
-
-	"github.com/agnivade/levenshtein"
-	"go.yaml.in/yaml/v3"
-
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
+	"slices"
+	"time"
 )
 
-// maxFile is the maximum size of a file in bytes. That is about 300,000 addresses.
-const maxFile = 16 << 20
+// Policy is the operator's rules about which attestations are allowed. Nil allows everything. A policy in use is never
+// modified.
+//
+// There are two kinds of rules. Rules about addresses apply to every answer, also to a replay under an Idempotency-Key.
+// Rules about amounts, times and second beneficiaries apply to new attestations only.
+type Policy struct {
+	Version   string     // SHA-256 of the file, in hex; empty without a file
+	Entries   int        // values in the file, such as addresses and caps
+	Blank     bool       // the file has neither a value nor a comment
+	Screening *Screening // may be nil
 
-// Read reads a policy. Its error joins all faults of the file.
-func Read(from io.Reader) (*appliance.Policy, error) {
-	text, err := io.ReadAll(io.LimitReader(from, maxFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > maxFile {
-		return nil, fmt.Errorf("the policy has more than %d MiB: move denied addresses to "+
-			"attestation.screening_list", maxFile>>20)
-	}
-	document, err := single(text)
-	if err != nil {
-		return nil, err
-	}
-	sum := sha256.Sum256(text)
-	p := &appliance.Policy{
-		Version: hex.EncodeToString(sum[:]), SecondBeneficiary: appliance.WarnOfSecond,
-		Entries: values(document), Blank: len(bytes.TrimSpace(text)) == 0,
-	}
-	r := &reader{}
-	if len(document.Content) > 0 { // otherwise the file is empty or has only comments
-		r.policy(p, document.Content[0])
-	}
-	return p, errors.Join(r.failures...)
+	Deny, Allow Sides               // a nil allow list allows everything
+	Keys        map[string]KeyRules // by the API key's id
+
+	Caps              []Cap // apply to each API key without caps of its own
+	Zone              *time.Location
+	Hours             Hours
+	SecondBeneficiary SecondBeneficiary
+	Approvals         []ApprovalRule // of those, the first that applies to a request
 }
 
-// single decodes the only document of a file. A second one is an error: its rules would not be in effect.
-func single(text []byte) (*yaml.Node, error) {
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	var document, second yaml.Node
-	if err := decoder.Decode(&document); err != nil {
-		if errors.Is(err, io.EOF) {
-			return &document, nil
-		}
-		return nil, err
+// Sides are address lists by role in a request.
+type Sides struct{ Unspendable, Beneficiary AddressSet }
+
+// AddressSet is a set of addresses.
+type AddressSet map[appliance.Address]struct{}
+
+func (s AddressSet) has(a appliance.Address) bool { _, found := s[a]; return found }
+
+// allows reports whether an allow list permits the address. A nil list permits every address.
+func (s AddressSet) allows(a appliance.Address) bool { return s == nil || s.has(a) }
+
+// KeyRules is the part of a policy that applies to one API key.
+type KeyRules struct {
+	Beneficiaries AddressSet // the allowed beneficiaries; nil allows any
+	Caps          []Cap      // replace Policy.Caps unless nil
+}
+
+// SecondBeneficiary is the treatment of a request for an unspendable address that was attested for another beneficiary
+// before. The first attestation of an address is the one that counts.
+type SecondBeneficiary string
+
+// The treatments. The zero value is AllowSecond.
+const (
+	AllowSecond  SecondBeneficiary = "allow"
+	WarnOfSecond SecondBeneficiary = "warn"
+	RefuseSecond SecondBeneficiary = "refuse"
+)
+
+// CheckAddresses checks the rules about addresses. Its errors do not say which address is on which list, because the lists may be
+// confidential.
+func (p *Policy) CheckAddresses(keyID string, r appliance.Request) error {
+	if p == nil {
+		return nil
 	}
-	switch err := decoder.Decode(&second); {
-	case err == nil:
-		return nil,
-			fmt.Errorf("line %d: a second YAML document begins with ---; a policy is one document", max(second.Line, 1))
-	case !errors.Is(err, io.EOF):
-		return nil, err
-	}
-	return &document, nil
-}
-
-// values counts the scalars other than the names of a mapping: addresses, counts, times and so on.
-func values(n *yaml.Node) (count int) {
-	if n.Kind == yaml.ScalarNode && n.Tag != "!!null" {
-		return 1
-	}
-	for i, child := range n.Content {
-		if n.Kind != yaml.MappingNode || i%2 == 1 {
-			count += values(child)
-		}
-	}
-	return count
-}
-
-// reader collects all faults of a file.
-type reader struct{ failures []error }
-
-func (r *reader) fail(n *yaml.Node, format string, args ...any) {
-	r.failures = append(r.failures, fmt.Errorf("line %d: %w", n.Line, fmt.Errorf(format, args...)))
-}
-
-// member is a name of a mapping with the function that reads its value.
-type member struct {
-	name string
-	read func(n *yaml.Node)
-}
-
-// mapping reads a mapping of known names.
-func (r *reader) mapping(n *yaml.Node, what string, members ...member) {
-	r.pairs(n, what, func(name, value *yaml.Node) {
-		names := make([]string, len(members))
-		for i, m := range members {
-			if m.name == name.Value {
-				m.read(value)
-				return
-			}
-			names[i] = m.name
-		}
-		r.fail(name, "unknown name %q in %s; did you mean %s?", name.Value, what, nearest(name.Value, names))
-	})
-}
-
-// nearest returns the name with the smallest edit distance.
-func nearest(name string, names []string) string {
-	return slices.MinFunc(names, func(a, b string) int {
-		return levenshtein.ComputeDistance(name, a) - levenshtein.ComputeDistance(name, b)
-	})
-}
-
-// pairs reads a mapping of arbitrary names. Each name may occur once. A mapping without content is empty.
-func (r *reader) pairs(n *yaml.Node, what string, read func(name, value *yaml.Node)) {
-	n = target(n)
-	if n.Tag == "!!null" {
-		return
-	}
-	if n.Kind != yaml.MappingNode {
-		r.fail(n, "%s must be a mapping of names to values", what)
-		return
-	}
-	seen := make(map[string]bool)
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		name := n.Content[i]
-		if seen[name.Value] {
-			r.fail(name, "%q occurs twice", name.Value)
-			continue
-		}
-		seen[name.Value] = true
-		read(name, n.Content[i+1])
-	}
-}
-
-// list reads a list.
-func (r *reader) list(n *yaml.Node, what string, read func(n *yaml.Node)) {
-	n = target(n)
-	if n.Kind != yaml.SequenceNode {
-		r.fail(n, "%s must be a list", what)
-		return
-	}
-	for _, one := range n.Content {
-		read(one)
-	}
-}
-
-// target resolves an alias.
-func target(n *yaml.Node) *yaml.Node {
-	if n.Kind == yaml.AliasNode {
-		return n.Alias
-	}
-	return n
-}
-
-// text returns a scalar as it is written, because YAML would read an address as a number and 08:00 as seconds.
-func (r *reader) text(n *yaml.Node, what string) (string, bool) {
-	n = target(n)
-	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
-		r.fail(n, "%s is missing", what)
-		return "", false
-	}
-	return n.Value, true
-}
-
-func (r *reader) policy(p *appliance.Policy, n *yaml.Node) {
-	var rules []placed
-	r.mapping(n, "the policy",
-		member{"deny", func(n *yaml.Node) { p.Deny = r.sides(n, "deny") }},
-		member{"allow", func(n *yaml.Node) { p.Allow = r.sides(n, "allow") }},
-		member{"second_beneficiary", func(n *yaml.Node) { p.SecondBeneficiary = r.second(n) }},
-		member{"time_zone", func(n *yaml.Node) { p.Zone = r.zone(n) }},
-		member{"hours", func(n *yaml.Node) {
-			r.list(n, "hours", func(n *yaml.Node) { p.Hours = append(p.Hours, r.opening(n)) })
-		}},
-		member{"caps", func(n *yaml.Node) { p.Caps = r.caps(n) }},
-		member{"keys", func(n *yaml.Node) { p.Keys = r.keys(n) }},
-		member{"approvals", func(n *yaml.Node) { rules = r.approvals(n) }},
-	)
-	r.complete(p, rules)
-}
-
-func (r *reader) sides(n *yaml.Node, what string) (s appliance.Sides) {
-	r.mapping(n, what,
-		member{"unspendable", func(n *yaml.Node) { s.Unspendable = r.addresses(n, what+".unspendable") }},
-		member{"beneficiary", func(n *yaml.Node) { s.Beneficiary = r.addresses(n, what+".beneficiary") }},
-	)
-	return s
-}
-
-// addresses reads a list of addresses in the form of appliance.ParseAddress. The result is not nil, even for an empty
-// list.
-func (r *reader) addresses(n *yaml.Node, what string) appliance.AddressSet {
-	set := make(appliance.AddressSet)
-	r.list(n, what, func(n *yaml.Node) {
-		text, ok := r.text(n, "an address")
-		if !ok {
-			return
-		}
-		a, err := appliance.ParseAddress(text)
-		if err != nil {
-			r.fail(n, "%.64q %w", text, err)
-		}
-		set[a] = struct{}{}
-	})
-	return set
-}
-
-func (r *reader) second(n *yaml.Node) appliance.SecondBeneficiary {
-	text, _ := r.text(n, "second_beneficiary")
-	switch s := appliance.SecondBeneficiary(text); s {
-	case appliance.AllowSecond, appliance.WarnOfSecond, appliance.RefuseSecond:
-		return s
-	}
-	r.fail(n, "second_beneficiary: %q is not refuse, warn or allow", text)
-	return appliance.RefuseSecond
-}
-
-// zone reads a name of the IANA time zone database. It refuses "Local", which differs between machines.
-func (r *reader) zone(n *yaml.Node) *time.Location {
-	text, _ := r.text(n, "time_zone")
-	zone, err := time.LoadLocation(text)
-	if text == "" || text == "Local" || err != nil {
-		r.fail(n, "time_zone: %q is not a name such as Europe/Berlin or UTC", text)
-		return time.UTC
-	}
-	return zone
-}
-
-func (r *reader) caps(n *yaml.Node) []appliance.Cap {
-	caps := []appliance.Cap{} // not nil, because an empty list replaces Policy.Caps
-	var members []member
-	for _, period := range appliance.Periods {
-		members = append(members, member{string(period), func(n *yaml.Node) {
-			text, _ := r.text(n, "caps."+string(period))
-			count, err := strconv.ParseInt(text, 10, 64)
-			if err != nil || count < 0 || count > math.MaxInt32 {
-				r.fail(n, "caps.%s: %q is not a count from 0 to %d", period, text, math.MaxInt32)
-			}
-			caps = append(caps, appliance.Cap{Count: count, Per: period})
-		}})
-	}
-	r.mapping(n, "caps", members...)
-	return caps
-}
-
-// keyID matches the id of an API key.
-var keyID = regexp.MustCompile(`^[a-z2-7]{16}$`)
-
-func (r *reader) keys(n *yaml.Node) map[string]appliance.KeyPolicy {
-	keys := make(map[string]appliance.KeyPolicy)
-	r.pairs(n, "keys", func(name, value *yaml.Node) {
-		if !keyID.MatchString(name.Value) {
-			r.fail(name, "keys: %q is not an API key's id, as 'attestd key list' shows it", name.Value)
-		}
-		var k appliance.KeyPolicy
-		r.mapping(value, "keys."+name.Value,
-			member{"beneficiaries", func(n *yaml.Node) { k.Beneficiaries = r.addresses(n, "beneficiaries") }},
-			member{"caps", func(n *yaml.Node) { k.Caps = r.caps(n) }},
-		)
-		keys[name.Value] = k
-	})
-	return keys
-}
-
-// days are the names of the days, indexed by time.Weekday.
-var days = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
-
-func (r *reader) opening(n *yaml.Node) appliance.Opening {
-	o := appliance.Opening{From: -1, To: -1}
-	for i := range o.Days {
-		o.Days[i] = true // the default without days
-	}
-	before := len(r.failures)
-	r.mapping(n, "hours",
-		member{"days", func(n *yaml.Node) { o.Days = r.days(n) }},
-		member{"from", func(n *yaml.Node) { o.From = r.minutes(n, "from") }},
-		member{"to", func(n *yaml.Node) { o.To = r.minutes(n, "to") }},
-	)
-	if len(r.failures) > before {
-		return o
+	if err := p.Screening.check(r); err != nil {
+		return err
 	}
 	switch {
-	case o.From < 0 || o.To < 0:
-		r.fail(n, "hours: from and to are required, such as 08:00 and 18:00")
-	case o.From == o.To:
-		r.fail(n, "hours: from and to are equal; for the whole day, use 00:00 and 24:00")
-	case o.Check() != nil:
-		r.fail(n, "hours: %w", o.Check())
+	case p.Deny.Unspendable.has(r.UnspendableAddress), p.Deny.Beneficiary.has(r.Beneficiary):
+		return appliance.Errorf(appliance.CodePolicyDeny, "this request is refused by a deny list of the policy")
+	case !p.Allow.Unspendable.allows(r.UnspendableAddress), !p.Allow.Beneficiary.allows(r.Beneficiary):
+		return appliance.Errorf(appliance.CodePolicyAllow, "this request is refused by an allow list of the policy")
+	case !p.Keys[keyID].Beneficiaries.allows(r.Beneficiary):
+		return appliance.Errorf(appliance.CodePolicyKey, "this API key is not allowed to attest this beneficiary")
 	}
-	return o
+	return nil
 }
 
-func (r *reader) days(n *yaml.Node) (on [7]bool) {
-	r.list(n, "days", func(n *yaml.Node) {
-		text, _ := r.text(n, "a day")
-		for i, day := range days {
-			if text == day {
-				on[i] = true
-				return
-			}
+// Asks returns the query for the facts that Decide needs in addition to the record.
+func (p *Policy) Asks(r appliance.Record) (q journal.PastQuery) {
+	if p == nil {
+		return q
+	}
+	for _, c := range p.caps(r.KeyID) {
+		begin, _ := c.Per.around(r.Time.In(p.zone()))
+		q.KeyID, q.Since = r.KeyID, append(q.Since, begin)
+	}
+	if p.SecondBeneficiary == WarnOfSecond || p.SecondBeneficiary == RefuseSecond {
+		unspendable := r.UnspendableAddress // copied, so that r escapes to the heap only if the policy asks for it
+		q.Unspendable = &unspendable
+	}
+	return q
+}
+
+// Decide checks all rules for a new record, given the answer to Asks. If second is not nil, an operator is to be
+// warned, and second is the first attestation of the address.
+func (p *Policy) Decide(r appliance.Record, past journal.Past) (second *appliance.Record, err error) {
+	if p == nil {
+		return nil, nil
+	}
+	if err := p.CheckAddresses(r.KeyID, r.Request); err != nil {
+		return nil, err
+	}
+	local := r.Time.In(p.zone())
+	if err := p.Hours.check(local); err != nil && !p.approvedOutsideHours() {
+		return nil, err
+	}
+	for i, c := range p.caps(r.KeyID) {
+		if past.Counts[i] >= c.Count {
+			_, end := c.Per.around(local)
+			e := appliance.Errorf(appliance.CodePolicyCap, "this API key has reached its cap of %d attestations per %s", c.Count, c.Per)
+			e.RetryAfter = max(time.Second, end.Sub(local))
+			return nil, e
 		}
-		r.fail(n, "unknown day %q; use one of %s", text, strings.Join(days, ", "))
-	})
-	return on
+	}
+	if past.First == nil || past.First.Beneficiary == r.Beneficiary {
+		return nil, nil
+	}
+	switch p.SecondBeneficiary {
+	case RefuseSecond:
+		return nil, appliance.Errorf(appliance.CodePolicySecond, "this unspendable address was already attested for another "+
+			"beneficiary").Because(fmt.Errorf("by attestation %s", past.First.ID))
+	case WarnOfSecond:
+		return past.First, nil
+	}
+	return nil, nil
 }
 
-// clock matches a time of day in minutes; 24:00 is the end of the day.
-var clock = regexp.MustCompile(`^(?:([01][0-9]|2[0-3]):([0-5][0-9])|24:00)$`)
-
-func (r *reader) minutes(n *yaml.Node, what string) int {
-	text, _ := r.text(n, what)
-	if !clock.MatchString(text) {
-		r.fail(n, "%s: %q is not a time of the day such as 08:00", what, text)
-		return 0
+// caps returns the caps that apply to an API key.
+func (p *Policy) caps(keyID string) []Cap {
+	if p == nil {
+		return nil
 	}
-	hour, _ := strconv.Atoi(text[:2])
-	minute, _ := strconv.Atoi(text[3:])
-	return hour*60 + minute
+	if own := p.Keys[keyID].Caps; own != nil {
+		return own
+	}
+	return p.Caps
+}
+
+// approvedOutsideHours reports whether people may approve a request outside the hours.
+func (p *Policy) approvedOutsideHours() bool {
+	return slices.ContainsFunc(p.Approvals, func(r ApprovalRule) bool { return r.When == ApproveOutsideHours })
+}
+
+// ApprovalsDetail returns the rules as a detail of the policy's event, "" without rules.
+func (p *Policy) ApprovalsDetail() (name, value string) {
+	if p == nil {
+		return DetailApprovals, ""
+	}
+	return DetailApprovals, EncodeApprovalRules(p.Approvals)
+}
+
+func (p *Policy) zone() *time.Location {
+	if p.Zone == nil {
+		return time.UTC
+	}
+	return p.Zone
+}
+
+// IsRefusal reports whether an error means that screening or the policy refused a request, here or at other members of
+// the quorum.
+func IsRefusal(err error) bool {
+	switch appliance.CodeOf(err) {
+	case appliance.CodeScreened, appliance.CodePolicyDeny, appliance.CodePolicyAllow, appliance.CodePolicyKey, appliance.CodePolicyHours, appliance.CodePolicyCap, appliance.CodePolicySecond,
+		appliance.CodeQuorumRefused:
+		return true
+	}
+	return WaitsForPeople(err)
+}
+
+// WaitsForPeople reports whether an error is about an approval. Approvals have events of their own.
+func WaitsForPeople(err error) bool {
+	switch appliance.CodeOf(err) {
+	case appliance.CodeApprovalRequired, appliance.CodeApprovalDenied, appliance.CodeApprovalExpired:
+		return true
+	}
+	return false
 }

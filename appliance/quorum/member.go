@@ -17,6 +17,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
+	"github.com/attestd/attestd/appliance/policy"
 )
 
 const (
@@ -108,7 +110,7 @@ func (m *member) note(err error, took time.Duration) *failure {
 	case f != nil && f.kind == kindInvalid:
 		m.log.Error("quorum: a member's answer does not count; ask its operator about changes there", "why", f.detail)
 		details := map[string]string{"member": m.Name, "why": f.detail}
-		m.quorum.opts.Events.Record(appliance.Event{Kind: EventInvalidAnswer, Details: details})
+		m.quorum.opts.Events.Record(journal.Event{Kind: EventInvalidAnswer, Details: details})
 	case changed && f != nil && f.kind == kindFailed:
 		m.log.Warn("quorum: a member does not sign", "why", f.detail)
 	case changed:
@@ -239,7 +241,7 @@ func refusal(response *http.Response, text []byte) *failure {
 		return &failure{code: CodeUnreachable, detail: "HTTP status " + response.Status}
 	}
 	f := &failure{code: problem.Code, detail: fmt.Sprintf("%s: %.200s", problem.Code, problem.Detail)}
-	if appliance.IsRefusal(appliance.Errorf(problem.Code, "")) {
+	if policy.IsRefusal(appliance.Errorf(problem.Code, "")) {
 		f.kind = kindRefused
 	}
 	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil {

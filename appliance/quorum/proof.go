@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // Prove implements chain.Members: GET /functions/v1/cosign/{hash} at each member.
@@ -62,14 +63,14 @@ func (m *member) proves(ctx context.Context, hash appliance.Digest, until time.T
 	if err != nil {
 		return false, err
 	}
-	proof, leaf, err := appliance.ParseProof(text)
+	proof, leaf, err := journal.ParseProof(text)
 	if err != nil {
 		return false, err
 	}
 	if err := proof.Verify(leaf, m.Log); err != nil {
 		return false, fmt.Errorf("its proof does not verify with verifier_key: %w", err)
 	}
-	e, err := appliance.DecodeEntry(proof.Index, leaf)
+	e, err := journal.DecodeEntry(proof.Index, leaf)
 	switch {
 	case err != nil:
 		return false, err

@@ -38,6 +38,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/chain"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // Options describe the quorum.
@@ -54,7 +55,7 @@ type Options struct {
 	// OnChain reads the contract over each RPC. Nil means that there is no RPC.
 	OnChain func(context.Context) []chain.QuorumContract
 
-	Events *appliance.Events // records answers that a member must not give; may be nil
+	Events *journal.Events // records answers that a member must not give; may be nil
 	Logger *slog.Logger
 }
 
@@ -77,7 +78,7 @@ const (
 )
 
 // EventInvalidAnswer records that a member gave an answer that an honest appliance does not give.
-const EventInvalidAnswer appliance.EventKind = "quorum_invalid_answer"
+const EventInvalidAnswer journal.EventKind = "quorum_invalid_answer"
 
 // Quorum asks the other members. Its methods are safe for concurrent use.
 type Quorum struct {
@@ -114,7 +115,7 @@ type answer struct {
 	failure *failure // nil for a signature
 }
 
-// Cosign implements appliance.Attestor.Cosign. The requests continue after enough members have signed, so that each
+// Cosign implements attest.Attestor.Cosign. The requests continue after enough members have signed, so that each
 // member's state is known and its connection is used again.
 func (q *Quorum) Cosign(
 	ctx context.Context, r appliance.CosignRequest,

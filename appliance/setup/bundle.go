@@ -16,6 +16,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/text"
 )
 
@@ -63,7 +64,7 @@ func NewBundle(c *config.Config, version string, signer appliance.Address, withP
 	if err != nil {
 		return b, fmt.Errorf("log key: %w", err)
 	}
-	key, err := appliance.ParseLogKey(string(secret))
+	key, err := journal.ParseLogKey(string(secret))
 	if err != nil {
 		return b, fmt.Errorf("log key: %w", err)
 	}
@@ -168,7 +169,7 @@ func (b Bundle) check(now time.Time) error {
 		return fmt.Errorf(
 			"the bundle's time %s is in the future: set the clock of this machine, or of the member that created the bundle", text.Time(b.Made))
 	}
-	if _, err := appliance.ParseLogKey(b.LogKey); err != nil {
+	if _, err := journal.ParseLogKey(b.LogKey); err != nil {
 		return fmt.Errorf("the bundle's log key: %w", err)
 	}
 	return nil

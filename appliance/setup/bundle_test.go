@@ -10,6 +10,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/setup"
 )
 
@@ -17,7 +18,7 @@ import (
 func member(t *testing.T, values map[string]any) *config.Config {
 	t.Helper()
 	dir := t.TempDir()
-	_, secret, err := appliance.NewLogKey("example.com/attestd")
+	_, secret, err := journal.NewLogKey("example.com/attestd")
 	if err != nil {
 		t.Fatal(err)
 	}

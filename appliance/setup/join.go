@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // openBundle opens the bundle of --join. It returns an error on a machine that has its own journal.
@@ -152,7 +152,7 @@ func (s *setup) placeLogKey(context.Context) error {
 		return nil
 	}
 	path := filepath.Join(s.config.DataDir, archive.LogKeyFile)
-	key, err := appliance.ParseLogKey(s.bundle.LogKey)
+	key, err := journal.ParseLogKey(s.bundle.LogKey)
 	if err != nil {
 		return err
 	}

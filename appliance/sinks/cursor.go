@@ -9,13 +9,13 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // cursor is a sink's position in a journal.
 type cursor struct {
-	Log  string `json:"log"`            // appliance.LogName of the journal
+	Log  string `json:"log"`            // journal.LogName of the journal
 	Next int64  `json:"next"`           // index of the first entry that was not shipped
 	Skip *span  `json:"skip,omitempty"` // entries that were shipped under an older log
 }
@@ -83,10 +83,10 @@ var errEnough = errors.New("enough")
 // carry converts a cursor of an older log for a journal that continues that log. The journal begins with the
 // continuation events, newest first, which the sink does not have. The entries that the sink has follow them. ok is
 // false if the journal does not continue that log. lost is the number of shipped entries that the journal has lost.
-func (c cursor) carry(ctx context.Context, journal Journal,
+func (c cursor) carry(ctx context.Context, j Journal,
 	log string) (carried cursor, lost int64, ok bool, err error) {
-	var continued []appliance.Continuation
-	err = journal.Entries(ctx, 0, func(e appliance.Entry) error {
+	var continued []journal.Continuation
+	err = j.Entries(ctx, 0, func(e journal.Entry) error {
 		if e.Event == nil {
 			return errEnough
 		}

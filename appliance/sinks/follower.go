@@ -10,7 +10,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 const (
@@ -53,7 +53,7 @@ type follower struct {
 }
 
 func newFollower(o Options, sink Sink) *follower {
-	name := appliance.LogName(o.Verifier)
+	name := journal.LogName(o.Verifier)
 	f := &follower{
 		Sink: sink, opts: o, path: CursorPath(o.Dir, sink.Name), log: o.Logger.With("sink", sink.Name),
 		form:  Form{Log: name, Version: o.Version, Redact: sink.Redact},
@@ -142,7 +142,7 @@ func (f *follower) checkpointSize(ctx context.Context) (size int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	tree, err := appliance.OpenCheckpoint(signed, f.opts.Verifier)
+	tree, err := journal.OpenCheckpoint(signed, f.opts.Verifier)
 	if err != nil {
 		return 0, err
 	}
@@ -206,7 +206,7 @@ func (f *follower) gather(ctx context.Context, size int64) (batch []Message, nex
 	if next >= end {
 		return nil, next, nil
 	}
-	err = f.opts.Journal.Entries(ctx, next, func(e appliance.Entry) error {
+	err = f.opts.Journal.Entries(ctx, next, func(e journal.Entry) error {
 		if len(batch) == f.most || e.Index >= end {
 			return errEnough
 		}
@@ -226,7 +226,7 @@ func (f *follower) gather(ctx context.Context, size int64) (batch []Message, nex
 	return batch, next, err
 }
 
-func (f *follower) message(e appliance.Entry) (Message, error) {
+func (f *follower) message(e journal.Entry) (Message, error) {
 	t := f.form.fieldsOf(e)
 	text, err := t.line(f.Format, f.form.Version)
 	m := Message{Log: t.Log, Index: t.Index, Kind: t.kind(), Time: t.Time, Text: text, severity: t.severity}

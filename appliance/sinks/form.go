@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // Redaction selects the addresses of an attestation to omit. The hash covers both addresses, so a reader who knows the
@@ -56,7 +56,7 @@ func ParseFormat(s string) (Format, error) {
 
 // Form describes how entries are shipped.
 type Form struct {
-	Log     string // appliance.LogName of the journal; with the index, it identifies an entry permanently
+	Log     string // journal.LogName of the journal; with the index, it identifies an entry permanently
 	Version string // of attestd
 	Redact  Redaction
 }
@@ -70,7 +70,7 @@ type fields struct {
 	Index    int64     `json:"index"`
 	ID       uuid.UUID `json:"id"`
 	Time     time.Time `json:"time"`
-	LeafHash string    `json:"leafHash"` // hex; the leaf hash in the tree, see appliance.InclusionProof
+	LeafHash string    `json:"leafHash"` // hex; the leaf hash in the tree, see journal.InclusionProof
 
 	KeyID              string `json:"keyId,omitempty"`
 	Hash               string `json:"hash,omitempty"`
@@ -81,9 +81,9 @@ type fields struct {
 	UnspendableAddress string `json:"unspendableAddress,omitempty"`
 	Beneficiary        string `json:"beneficiary,omitempty"`
 
-	Event   appliance.EventKind `json:"event,omitempty"`
-	By      string              `json:"by,omitempty"`
-	Details map[string]string   `json:"details,omitempty"`
+	Event   journal.EventKind `json:"event,omitempty"`
+	By      string            `json:"by,omitempty"`
+	Details map[string]string `json:"details,omitempty"`
 
 	severity severity
 }
@@ -94,7 +94,7 @@ const (
 	typeEvent       = "event"
 )
 
-func (f Form) fieldsOf(e appliance.Entry) fields {
+func (f Form) fieldsOf(e journal.Entry) fields {
 	leaf := tlog.RecordHash(e.Leaf)
 	t := fields{
 		Type: typeAttestation, Log: f.Log, Index: e.Index, ID: e.ID(), Time: e.Time().UTC(),
@@ -106,10 +106,10 @@ func (f Form) fieldsOf(e appliance.Entry) fields {
 	if e.Event != nil {
 		t.Type, t.Event, t.By, t.Details = typeEvent, e.Event.Kind, e.Event.By, maps.Clone(e.Event.Details)
 		if !unspendable {
-			delete(t.Details, appliance.DetailUnspendable)
+			delete(t.Details, journal.DetailUnspendable)
 		}
 		if !beneficiary {
-			delete(t.Details, appliance.DetailBeneficiary)
+			delete(t.Details, journal.DetailBeneficiary)
 		}
 		return t
 	}
@@ -137,7 +137,7 @@ func (t fields) kind() string {
 }
 
 // Line returns an entry in a format, without a newline.
-func (f Form) Line(format Format, e appliance.Entry) ([]byte, error) {
+func (f Form) Line(format Format, e journal.Entry) ([]byte, error) {
 	return f.fieldsOf(e).line(format, f.Version)
 }
 

@@ -12,11 +12,12 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
 // attestation returns an entry with every field set.
-func attestation(t testing.TB) appliance.Entry {
+func attestation(t testing.TB) journal.Entry {
 	t.Helper()
 	r := appliance.Record{
 		Attestation: appliance.Attestation{ID: uuid.MustParse("0198c1f2-7a3b-7def-8123-456789abcdef"),
@@ -26,26 +27,26 @@ func attestation(t testing.TB) appliance.Entry {
 		Scheme: "keccak256", KeyID: "k3x5wq7mzp2n4r6t", IdempotencyKey: "order 4711",
 		Time: time.Date(2026, 11, 22, 3, 4, 5, 678_901_234, time.UTC), Salt: appliance.Salt{9},
 	}
-	leaf, err := appliance.EncodeLeaf(r)
+	leaf, err := journal.EncodeLeaf(r)
 	check(t, err)
-	return appliance.Entry{Index: 12, Record: r, Leaf: leaf}
+	return journal.Entry{Index: 12, Record: r, Leaf: leaf}
 }
 
 // event returns an event with texts that may break formats.
-func event(t testing.TB, kind appliance.EventKind, by string, details map[string]string) appliance.Entry {
+func event(t testing.TB, kind journal.EventKind, by string, details map[string]string) journal.Entry {
 	t.Helper()
-	e := appliance.Event{Kind: kind, ID: uuid.MustParse("0198c1f2-7a3b-7def-8123-456789abcdef"),
+	e := journal.Event{Kind: kind, ID: uuid.MustParse("0198c1f2-7a3b-7def-8123-456789abcdef"),
 		Time: time.Date(2026, 11, 22, 3, 4, 5, 0, time.UTC), By: by, Details: details}
-	leaf, err := appliance.EncodeEvent(e)
+	leaf, err := journal.EncodeEvent(e)
 	check(t, err)
-	return appliance.Entry{Index: 13, Event: &e, Leaf: leaf}
+	return journal.Entry{Index: 13, Event: &e, Leaf: leaf}
 }
 
 func form(redact sinks.Redaction) sinks.Form {
 	return sinks.Form{Log: "example.com/attestd+1a2b3c4d", Version: "1.2.3", Redact: redact}
 }
 
-func line(t testing.TB, f sinks.Form, format sinks.Format, e appliance.Entry) string {
+func line(t testing.TB, f sinks.Form, format sinks.Format, e journal.Entry) string {
 	t.Helper()
 	text, err := f.Line(format, e)
 	check(t, err)
@@ -66,7 +67,7 @@ func TestRedaction(t *testing.T) {
 		sinks.RedactAddresses: {false, false}, sinks.RedactUnspendable: {false, true}, sinks.RedactNone: {true, true},
 	} {
 		for _, format := range []sinks.Format{sinks.FormatJSON, sinks.FormatCEF, sinks.FormatCSV} {
-			for _, e := range []appliance.Entry{attestation(t), refused} {
+			for _, e := range []journal.Entry{attestation(t), refused} {
 				text := line(t, form(redact), format, e)
 				got := [2]bool{strings.Contains(text, unspendable), strings.Contains(text, beneficiary)}
 				if got != tells {
@@ -126,7 +127,7 @@ func TestJSONIsOneLineOfASCII(t *testing.T) {
 func TestCEF(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		entry         appliance.Entry
+		entry         journal.Entry
 		begins, holds string
 	}{
 		"an attestation": {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
@@ -28,30 +28,30 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// journal is a real journal in a file.
-type journal struct {
+// logFile is a real journal in a file.
+type logFile struct {
 	*bolt.Store
 	path string
-	key  appliance.LogKey
+	key  journal.LogKey
 }
 
-func newJournal(t testing.TB) *journal {
+func newJournal(t testing.TB) *logFile {
 	t.Helper()
-	key, _, err := appliance.NewLogKey("example.com/attestd")
+	key, _, err := journal.NewLogKey("example.com/attestd")
 	check(t, err)
 	return openJournal(t, filepath.Join(t.TempDir(), "attestd.db"), key)
 }
 
-func openJournal(t testing.TB, path string, key appliance.LogKey) *journal {
+func openJournal(t testing.TB, path string, key journal.LogKey) *logFile {
 	t.Helper()
 	s, err := bolt.Open(path, bolt.Options{Signer: key.Signer, Verifier: key.Verifier, MinFree: 1})
 	check(t, err)
 	t.Cleanup(func() { _ = s.Close() })
-	return &journal{s, path, key}
+	return &logFile{s, path, key}
 }
 
 // attest appends n records concurrently.
-func (j *journal) attest(t testing.TB, n int) {
+func (j *logFile) attest(t testing.TB, n int) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for range n {
@@ -66,16 +66,16 @@ func (j *journal) attest(t testing.TB, n int) {
 }
 
 // continued returns the journal continued as another log.
-func (j *journal) continued(t testing.TB) *journal {
+func (j *logFile) continued(t testing.TB) *logFile {
 	t.Helper()
 	return j.continuedFor(t, "a test")
 }
 
-func (j *journal) continuedFor(t testing.TB, reason string) *journal {
+func (j *logFile) continuedFor(t testing.TB, reason string) *logFile {
 	t.Helper()
 	head, err := j.Journal().Checkpoint(t.Context())
 	check(t, err)
-	event, err := appliance.NewContinuation(j.key, head, nil, reason, "root", time.Now())
+	event, err := journal.NewContinuation(j.key, head, nil, reason, "root", time.Now())
 	check(t, err)
 	key, _, err := j.key.Continue(event)
 	check(t, err)
@@ -85,7 +85,7 @@ func (j *journal) continuedFor(t testing.TB, reason string) *journal {
 }
 
 // ship ships a journal to sinks until the test ends or the shipper is closed.
-func (j *journal) ship(t testing.TB, dir string, to ...sinks.Sink) *sinks.Shipper {
+func (j *logFile) ship(t testing.TB, dir string, to ...sinks.Sink) *sinks.Shipper {
 	t.Helper()
 	s := sinks.New(sinks.Options{Journal: j.Journal(), Verifier: j.key.Verifier, Dir: dir, Version: "1.2.3",
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
@@ -214,7 +214,7 @@ func indexesOf(t testing.TB, lines []string) (all []int64) {
 
 var errAway = errors.New("away")
 
-func logName(j *journal) string { return appliance.LogName(j.key.Verifier) }
+func logName(j *logFile) string { return journal.LogName(j.key.Verifier) }
 
 func withTimeout(t testing.TB, d time.Duration) (context.Context, context.CancelFunc) {
 	t.Helper()

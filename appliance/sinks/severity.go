@@ -1,6 +1,8 @@
 package sinks
 
-import "github.com/attestd/attestd/appliance"
+import (
+	"github.com/attestd/attestd/appliance/journal"
+)
 
 // severity is a syslog severity (RFC 5424, section 6.2.1).
 type severity int
@@ -26,22 +28,22 @@ func (s severity) cef() int {
 
 // severities lists the kinds of events that need an operator's attention. Other kinds are notices, because an operator
 // caused them.
-var severities = map[appliance.EventKind]severity{
-	appliance.EventLogContinued: critical,
-	"unknown_redemption":        critical,
-	"chain_disagreement":        critical,
-	"unproven_redemption":       critical,
-	"witness_contradiction":     critical,
-	"halted":                    critical,
-	"hsm_lost":                  failure,
-	"quorum_invalid_answer":     failure,
-	"attestor_mismatch":         warning,
-	"paused":                    warning,
-	"refused":                   warning,
-	"second_beneficiary":        warning,
+var severities = map[journal.EventKind]severity{
+	journal.EventLogContinued: critical,
+	"unknown_redemption":      critical,
+	"chain_disagreement":      critical,
+	"unproven_redemption":     critical,
+	"witness_contradiction":   critical,
+	"halted":                  critical,
+	"hsm_lost":                failure,
+	"quorum_invalid_answer":   failure,
+	"attestor_mismatch":       warning,
+	"paused":                  warning,
+	"refused":                 warning,
+	"second_beneficiary":      warning,
 }
 
-func severityOf(e appliance.Entry) severity {
+func severityOf(e journal.Entry) severity {
 	if e.Event == nil {
 		return informational
 	}

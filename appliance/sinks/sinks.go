@@ -13,13 +13,13 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
-// Journal is the part of appliance.Journal that sinks follow. An entry is shipped once a checkpoint covers it.
+// Journal is the part of journal.Journal that sinks follow. An entry is shipped once a checkpoint covers it.
 type Journal interface {
 	Checkpoint(ctx context.Context) ([]byte, error)
-	Entries(ctx context.Context, first int64, yield func(appliance.Entry) error) error
+	Entries(ctx context.Context, first int64, yield func(journal.Entry) error) error
 }
 
 // Sink is a destination with its settings.

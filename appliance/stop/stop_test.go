@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/stop"
 )
 
@@ -174,7 +175,7 @@ func TestTheEndOfALongHaltIsAnEvent(t *testing.T) {
 		redemptions = append(redemptions, fmt.Sprintf("usdc/0x%064x/0x%064x", i, i))
 	}
 	details := stop.State{Halted: &stop.Halt{Redemptions: redemptions}}.Details()
-	if e := (appliance.Event{Kind: appliance.EventStopped, Details: details}); e.Prepare() != nil {
+	if e := (journal.Event{Kind: journal.EventStopped, Details: details}); e.Prepare() != nil {
 		t.Errorf("it cannot be recorded: %d bytes", len(details["redemptions"]))
 	}
 	if !strings.HasSuffix(details["redemptions"], redemptions[19]+" and 980 more") {

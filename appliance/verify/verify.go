@@ -13,6 +13,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/witness"
 )
 
@@ -23,7 +24,7 @@ type Known struct {
 	Signers    []appliance.Address  // trusted signers; empty if none is known
 	SignerFrom string               // source of Signers: FromCaller, or a text for people
 	Configured *appliance.Scheme    // scheme of this machine's appliance; nil without an appliance
-	Recorded   *appliance.Entry     // its journal's entry with the attestation's id; nil if none
+	Recorded   *journal.Entry       // its journal's entry with the attestation's id; nil if none
 	Contract   *appliance.Address   // of this machine's quorum; nil if it has none. Signers are the members then
 	Threshold  int                  // members that must sign for Contract
 	Unknown    error                // why the appliance could not be asked; nil if it was

@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/api/wire"
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/witness"
 )
 
 // Proven is a file's leaf in the log, and the proof of its inclusion. Neither is verified yet.
 type Proven struct {
-	Leaf  []byte                   `json:"leaf"`
-	Proof appliance.InclusionProof `json:"proof"`
+	Leaf  []byte                 `json:"leaf"`
+	Proof journal.InclusionProof `json:"proof"`
 
 	IsProof bool `json:"-"` // the file has no other members
 }
@@ -29,7 +29,7 @@ func ParseProven(text []byte) (f File, proven *Proven, err error) {
 		}
 		return f, nil, err
 	}
-	e, err := appliance.DecodeEntry(proven.Proof.Index, proven.Leaf)
+	e, err := journal.DecodeEntry(proven.Proof.Index, proven.Leaf)
 	if err != nil {
 		return f, nil, fmt.Errorf("leaf: %w", err)
 	}
@@ -51,8 +51,8 @@ func ParseProven(text []byte) (f File, proven *Proven, err error) {
 
 // provenIn returns nil if the text has no proof.
 func provenIn(text []byte) (*Proven, error) {
-	if appliance.IsProof(text) {
-		proof, leaf, err := appliance.ParseProof(text)
+	if journal.IsProof(text) {
+		proof, leaf, err := journal.ParseProof(text)
 		if err == nil && leaf == nil {
 			err = errors.New("the proof lacks its leaf (extra). To make a complete one, run: attestd log prove ID " +
 				"--witnessed")
@@ -94,7 +94,7 @@ func (k *Known) checkLogged() Check {
 	}
 	if k.Policy == nil {
 		return Check{name, OK,
-			fmt.Sprintf("record %d of the %d records of %s", k.Proven.Proof.Index, c.Tree.N, appliance.LogName(c.Log))}
+			fmt.Sprintf("record %d of the %d records of %s", k.Proven.Proof.Index, c.Tree.N, journal.LogName(c.Log))}
 	}
 	return Check{name, OK, fmt.Sprintf("record %d of the %s", k.Proven.Proof.Index, c)}
 }
@@ -106,7 +106,7 @@ func (k *Known) logged() (c witness.Checkpoint, err error) {
 		c, err = k.Policy.Open(signed, time.Now())
 	} else {
 		c.Log = k.Verifier
-		c.Tree, err = appliance.OpenCheckpoint(signed, k.Verifier)
+		c.Tree, err = journal.OpenCheckpoint(signed, k.Verifier)
 	}
 	if err != nil {
 		return c, err

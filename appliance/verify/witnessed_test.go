@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/verify"
 	"github.com/attestd/attestd/appliance/witness"
 	"github.com/attestd/attestd/store/bolt"
@@ -16,14 +17,14 @@ import (
 
 // logged is a log with some records, and the proof of one.
 type logged struct {
-	key   appliance.LogKey
-	entry appliance.Entry
-	proof appliance.InclusionProof
+	key   journal.LogKey
+	entry journal.Entry
+	proof journal.InclusionProof
 }
 
 func newLogged(t *testing.T) logged {
 	t.Helper()
-	key, _, err := appliance.NewLogKey("example.com/log")
+	key, _, err := journal.NewLogKey("example.com/log")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,11 +155,11 @@ func jsonOf(t *testing.T, v any) string {
 func TestFilesThatProveNoAttestation(t *testing.T) {
 	t.Parallel()
 	l, other := newLogged(t), newLogged(t)
-	event, err := appliance.NewContinuation(l.key, []byte(l.proof.Checkpoint), nil, "a test", "root", l.entry.Time())
+	event, err := journal.NewContinuation(l.key, []byte(l.proof.Checkpoint), nil, "a test", "root", l.entry.Time())
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err := appliance.EncodeEvent(event)
+	leaf, err := journal.EncodeEvent(event)
 	if err != nil {
 		t.Fatal(err)
 	}

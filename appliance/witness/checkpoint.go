@@ -11,7 +11,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // MaxAhead is how far the time of a cosignature may be ahead of the verifier's clock.
@@ -46,7 +46,7 @@ func (c Checkpoint) Names() []string {
 
 // String describes the checkpoint for people.
 func (c Checkpoint) String() string {
-	text := fmt.Sprintf("%d records of %s", c.Tree.N, appliance.LogName(c.Log))
+	text := fmt.Sprintf("%d records of %s", c.Tree.N, journal.LogName(c.Log))
 	if len(c.By) == 0 {
 		return text + ", without cosignatures (none are required)"
 	}
@@ -73,7 +73,7 @@ func (p *Policy) Open(signed []byte, now time.Time) (Checkpoint, error) {
 // open is Open for checkpoints of the given logs.
 func (p *Policy) open(signed []byte, now time.Time, logs ...note.Verifier) (Checkpoint, error) {
 	log := slices.IndexFunc(logs, func(l note.Verifier) bool {
-		_, err := appliance.OpenCheckpoint(signed, l)
+		_, err := journal.OpenCheckpoint(signed, l)
 		return err == nil
 	})
 	if log < 0 {
@@ -81,7 +81,7 @@ func (p *Policy) open(signed []byte, now time.Time, logs ...note.Verifier) (Chec
 	}
 	c := Checkpoint{Log: logs[log], Signed: signed}
 	var err error
-	if c.Tree, err = appliance.OpenCheckpoint(signed, c.Log); err != nil {
+	if c.Tree, err = journal.OpenCheckpoint(signed, c.Log); err != nil {
 		return Checkpoint{}, err
 	}
 	text, lines := split(signed)
@@ -110,12 +110,12 @@ func (p *Policy) open(signed []byte, now time.Time, logs ...note.Verifier) (Chec
 func unsigned(signed []byte, logs []note.Verifier) string {
 	names := make([]string, len(logs))
 	for i, l := range logs {
-		names[i] = appliance.LogName(l)
-		if _, err := appliance.OpenCheckpoint(signed, l); err != nil && appliance.SignerOf(signed) == names[i] {
+		names[i] = journal.LogName(l)
+		if _, err := journal.OpenCheckpoint(signed, l); err != nil && journal.SignerOf(signed) == names[i] {
 			return err.Error()
 		}
 	}
-	signer := appliance.SignerOf(signed)
+	signer := journal.SignerOf(signed)
 	if signer == "" {
 		return "the signature is missing"
 	}

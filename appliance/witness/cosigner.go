@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // Types of keys in a vkey (C2SP signed-note).
@@ -58,8 +58,8 @@ func ParseCosigner(vkey string) (*Cosigner, error) {
 	case len(key) != 1+ed25519.PublicKeySize:
 		return nil, fmt.Errorf("an Ed25519 key has %d bytes, this one has %d", ed25519.PublicKeySize, len(key)-1)
 	}
-	if appliance.HasSmallOrder(key[1:]) {
-		return nil, appliance.ErrSmallOrder
+	if journal.HasSmallOrder(key[1:]) {
+		return nil, journal.ErrSmallOrder
 	}
 	c := &Cosigner{name: name, hash: keyHash(name, key), key: key[1:]}
 	if c.hash != uint32(hash) {

@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // FileName is the file of the newest witnessed checkpoint in data_dir: a C2SP signed note with cosignatures.
@@ -29,9 +29,9 @@ const Refresh = 10 * time.Minute
 // then.
 func StaleAfter(interval time.Duration) time.Duration { return 3 * max(Refresh, interval) }
 
-// Journal is the part of appliance.Journal that a Gatherer needs.
+// Journal is the part of journal.Journal that a Gatherer needs.
 type Journal interface {
-	appliance.Tiles
+	journal.Tiles
 	Checkpoint(ctx context.Context) ([]byte, error)
 }
 
@@ -42,9 +42,9 @@ type Options struct {
 	Path      string        // of the file with the newest witnessed checkpoint
 	Interval  time.Duration // time between two looks at the newest checkpoint
 	UserAgent string
-	Logger    *slog.Logger          // may be nil
-	Now       func() time.Time      // nil means time.Now
-	Record    func(appliance.Event) // records an event; must not block; may be nil
+	Logger    *slog.Logger        // may be nil
+	Now       func() time.Time    // nil means time.Now
+	Record    func(journal.Event) // records an event; must not block; may be nil
 }
 
 // Gatherer requests cosignatures of each new checkpoint and stores the newest checkpoint that a quorum has cosigned.
@@ -121,7 +121,7 @@ func (g *Gatherer) Use(p *Policy) {
 	}
 	if len(p.Logs) > 0 && !p.HasLog(g.opts.Log) {
 		g.opts.Logger.Warn("witness: the policy does not name this log, so verifiers that use it refuse this log's "+
-			"checkpoints", "log", appliance.LogName(g.opts.Log))
+			"checkpoints", "log", journal.LogName(g.opts.Log))
 	}
 	g.restore()
 	g.signal()
@@ -277,9 +277,9 @@ func (g *Gatherer) failed(w *witnessState, r result, now time.Time) {
 			"reloaded (docs/witness.md)",
 			"witness", w.Name, "url", w.URL, "checkpoint", string(r.head.signed))
 		if g.opts.Record != nil {
-			g.opts.Record(appliance.Event{Kind: appliance.EventContradiction, Details: map[string]string{
-				appliance.DetailWitness: w.Name, appliance.DetailWitnessKey: appliance.LogName(w.Key), "url": w.URL,
-				appliance.DetailReason: r.err.Error(), appliance.DetailCheckpoint: string(r.head.signed),
+			g.opts.Record(journal.Event{Kind: journal.EventContradiction, Details: map[string]string{
+				journal.DetailWitness: w.Name, journal.DetailWitnessKey: journal.LogName(w.Key), "url": w.URL,
+				journal.DetailReason: r.err.Error(), journal.DetailCheckpoint: string(r.head.signed),
 			}})
 		}
 	case before == nil || before.Error() != r.err.Error():

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/witness"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
@@ -26,11 +26,11 @@ import (
 // rig is a journal with witnesses for its checkpoints.
 type rig struct {
 	*testing.T
-	key     appliance.LogKey
-	journal appliance.Journal
+	key     journal.LogKey
+	journal journal.Journal
 	dir     string
 	log     *lockedText
-	events  []appliance.Event
+	events  []journal.Event
 	now     time.Time
 }
 
@@ -60,7 +60,7 @@ func newRig(tb *testing.T) *rig {
 }
 
 // openJournal opens a journal with the rig's log key.
-func (r *rig) openJournal(name string) appliance.Journal {
+func (r *rig) openJournal(name string) journal.Journal {
 	r.Helper()
 	s, err := bolt.Open(filepath.Join(r.dir, name), bolt.Options{Signer: r.key.Signer, Verifier: r.key.Verifier})
 	if err != nil {
@@ -85,7 +85,7 @@ func (r *rig) open(policy string) *witness.Gatherer {
 		Journal: journalOf{r}, Log: r.key.Verifier, Path: filepath.Join(r.dir, witness.FileName),
 		Interval: witness.Refresh, UserAgent: "attestd/test",
 		Logger: slog.New(slog.NewTextHandler(r.log, nil)), Now: func() time.Time { return r.now },
-		Record: func(e appliance.Event) { r.events = append(r.events, e) },
+		Record: func(e journal.Event) { r.events = append(r.events, e) },
 	})
 	if err != nil {
 		r.Fatal(err)
@@ -186,7 +186,7 @@ func (f *fake) serve(r *rig, w http.ResponseWriter, body string) {
 	if err != nil {
 		r.Errorf("request: %q", body)
 	}
-	tree, err := appliance.OpenCheckpoint([]byte(signed), r.key.Verifier)
+	tree, err := journal.OpenCheckpoint([]byte(signed), r.key.Verifier)
 	var proof tlog.TreeProof
 	for _, l := range lines[1:] {
 		h, err := tlog.ParseHash(l)

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/witness"
 )
 
@@ -292,7 +292,7 @@ func TestAWitnessThatHasSeenAnotherHistoryIsAnAlarm(t *testing.T) {
 			if r.log.count("level=ERROR") != 1 || r.log.count("CONTRADICTION: "+test.why) != 1 {
 				t.Errorf("log: %s", r.log)
 			}
-			if len(r.events) != 1 || r.events[0].Kind != appliance.EventContradiction ||
+			if len(r.events) != 1 || r.events[0].Kind != journal.EventContradiction ||
 				!strings.Contains(r.events[0].Details["reason"], test.why) {
 				t.Errorf("events: %+v", r.events)
 			}
@@ -373,7 +373,7 @@ func TestAnApplianceThatIsOutpacedIsNoAlarm(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		w.tree, _ = appliance.OpenCheckpoint(signed, r.key.Verifier)
+		w.tree, _ = journal.OpenCheckpoint(signed, r.key.Verifier)
 		return false
 	})
 	r.gather(g)

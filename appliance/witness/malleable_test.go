@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/witness"
 )
 
@@ -77,7 +77,7 @@ func TestAWitnessKeyOfSmallOrderIsRefused(t *testing.T) {
 	typed := append([]byte{0x04, 1}, make([]byte, ed25519.PublicKeySize-1)...)
 	hash := sha256.Sum256(append([]byte("w1.example\n"), typed...))
 	vkey := fmt.Sprintf("w1.example+%x+%s", hash[:4], base64.StdEncoding.EncodeToString(typed))
-	if _, err := witness.ParseCosigner(vkey); !errors.Is(err, appliance.ErrSmallOrder) {
+	if _, err := witness.ParseCosigner(vkey); !errors.Is(err, journal.ErrSmallOrder) {
 		t.Errorf("%s: %v", vkey, err)
 	}
 }

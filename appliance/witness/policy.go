@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // MaxPolicy is the maximum size of a policy file in bytes. A policy with 32 logs, witnesses and groups has about 10
@@ -173,7 +173,7 @@ func (p *parser) log(items []string) error {
 	if len(items) < 1 || len(items) > 2 {
 		return errors.New("must be: log VKEY [URL]")
 	}
-	verifier, err := appliance.ParseVerifier(items[0])
+	verifier, err := journal.ParseVerifier(items[0])
 	if err != nil {
 		return fmt.Errorf("key of a log: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // maxTries is the maximum number of requests to a witness in a round. The first request has the remembered size, and
@@ -87,7 +87,7 @@ func (g *Gatherer) send(ctx context.Context, w *witnessState, old int64, h head)
 	var proof tlog.TreeProof
 	if old > 0 {
 		var err error
-		if proof, err = tlog.ProveTree(h.tree.N, old, appliance.NewHashes(ctx, g.opts.Journal, h.tree.N)); err != nil {
+		if proof, err = tlog.ProveTree(h.tree.N, old, journal.NewHashes(ctx, g.opts.Journal, h.tree.N)); err != nil {
 			return answer{}, fmt.Errorf("prove that the log grew from %d to %d records: %w", old, h.tree.N, err)
 		}
 	}
@@ -138,7 +138,7 @@ func (g *Gatherer) cosignature(w *witnessState, h head, a answer) (cosignatureLi
 		return cosignatureLine{}, err
 	case !ok:
 		return cosignatureLine{},
-			fmt.Errorf("its answer has no cosignature of %s: %s", appliance.LogName(w.Key), a.shown())
+			fmt.Errorf("its answer has no cosignature of %s: %s", journal.LogName(w.Key), a.shown())
 	case off > MaxAhead || off < -MaxAhead:
 		return cosignatureLine{},
 			fmt.Errorf("it cosigned at %s by its clock, but this clock shows %s: one of the clocks is "+
@@ -156,6 +156,6 @@ func (g *Gatherer) currentHead(ctx context.Context) (head, error) {
 	if err != nil {
 		return head{}, fmt.Errorf("read the newest checkpoint: %w", err)
 	}
-	tree, err := appliance.OpenCheckpoint(signed, g.opts.Log)
+	tree, err := journal.OpenCheckpoint(signed, g.opts.Log)
 	return head{signed, tree}, err
 }

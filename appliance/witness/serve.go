@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // Newest returns the newest checkpoint with a quorum. ok is false without a quorum so far.
@@ -94,12 +95,12 @@ func (g *Gatherer) state() string {
 }
 
 // Prove returns an inclusion proof in a witnessed checkpoint. It waits as Covering does.
-func (g *Gatherer) Prove(ctx context.Context, index int64) (appliance.InclusionProof, error) {
+func (g *Gatherer) Prove(ctx context.Context, index int64) (journal.InclusionProof, error) {
 	c, err := g.Covering(ctx, index+1)
 	if err != nil {
-		return appliance.InclusionProof{}, err
+		return journal.InclusionProof{}, err
 	}
-	return appliance.ProveAt(context.WithoutCancel(ctx), g.opts.Journal, index, c.Tree, c.Signed)
+	return journal.ProveAt(context.WithoutCancel(ctx), g.opts.Journal, index, c.Tree, c.Signed)
 }
 
 // Status is the state of the witnesses.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/witness"
 	"github.com/attestd/attestd/store/storetest"
 )
@@ -25,7 +26,7 @@ func TestWhatIsPublished(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tree, err := appliance.OpenCheckpoint(signed, r.key.Verifier)
+		tree, err := journal.OpenCheckpoint(signed, r.key.Verifier)
 		if n := strings.Count(string(signed), "\n— ") - 1; err != nil || tree.N != records || n != cosignatures {
 			t.Errorf("published: %v, %d records with %d cosignatures, want %d with %d", err, tree.N, n, records,
 				cosignatures)
@@ -76,7 +77,7 @@ func TestWhatIsPublishedNeverShrinks(t *testing.T) {
 	r.witnessed(g, 3)
 	for _, want := range []int64{5, 5} {
 		signed, err := g.Published(t.Context())
-		if tree, openErr := appliance.OpenCheckpoint(signed, r.key.Verifier); err != nil || openErr != nil ||
+		if tree, openErr := journal.OpenCheckpoint(signed, r.key.Verifier); err != nil || openErr != nil ||
 			tree.N != want {
 			t.Errorf("published %d records: %v", tree.N, err)
 		}
@@ -102,7 +103,7 @@ func TestARecordIsProvenUnderAWitnessedCheckpoint(t *testing.T) {
 	r.gather(g)
 	r.append(10)
 	leaves := make(map[int64][]byte)
-	if err := r.journal.Entries(t.Context(), 0, func(e appliance.Entry) error {
+	if err := r.journal.Entries(t.Context(), 0, func(e journal.Entry) error {
 		leaves[e.Index] = e.Leaf
 		return nil
 	}); err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // cosigner is a witness's key pair.
@@ -51,9 +51,9 @@ func (c cosigner) cosign(text string, at time.Time) string {
 }
 
 // newLog makes a log key.
-func newLog(t testing.TB, origin string) appliance.LogKey {
+func newLog(t testing.TB, origin string) journal.LogKey {
 	t.Helper()
-	key, _, err := appliance.NewLogKey(origin)
+	key, _, err := journal.NewLogKey(origin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,9 +61,9 @@ func newLog(t testing.TB, origin string) appliance.LogKey {
 }
 
 // checkpointOf returns a checkpoint of a tree of the given size.
-func checkpointOf(t testing.TB, key appliance.LogKey, records int64) string {
+func checkpointOf(t testing.TB, key journal.LogKey, records int64) string {
 	t.Helper()
-	signed, err := appliance.SignCheckpoint(tlog.Tree{N: records, Hash: tlog.RecordHash(fmt.Append(nil, records))},
+	signed, err := journal.SignCheckpoint(tlog.Tree{N: records, Hash: tlog.RecordHash(fmt.Append(nil, records))},
 		key.Signer)
 	if err != nil {
 		t.Fatal(err)

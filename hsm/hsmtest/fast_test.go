@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/pkcs11"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/secp256k1"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/hsmtest"
 )
@@ -38,7 +39,7 @@ func TestTheFastModuleSignsRight(t *testing.T) {
 		if err != nil || len(rs) != 64 {
 			t.Fatalf("%x, %v", rs, err)
 		}
-		if _, err := appliance.NewSignature(d, [64]byte(rs), public); err != nil {
+		if _, err := secp256k1.NewSignature(d, [64]byte(rs), public); err != nil {
 			t.Errorf("%x of %x: %v", rs, d, err)
 		}
 		isHigh := new(big.Int).SetBytes(rs[32:]).Cmp(half) > 0

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/secp256k1"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/hsmtest"
 	"github.com/attestd/attestd/hsm/worker"
@@ -27,7 +28,7 @@ type signer interface {
 // inProcess checks signatures as a worker.Signer does, so that only the path to the module differs.
 type inProcess struct {
 	*hsm.Signer
-	verifier *appliance.Verifier
+	verifier *secp256k1.Verifier
 }
 
 func (s inProcess) Sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
@@ -60,7 +61,7 @@ func compare(b *testing.B, sessions int, delays ...time.Duration) {
 		b.Fatal(err)
 	}
 	defer direct.Close()
-	verifier, err := appliance.NewVerifier(direct.PublicKey())
+	verifier, err := secp256k1.NewVerifier(direct.PublicKey())
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/secp256k1"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -53,7 +54,7 @@ func (s *Signer) learn(publicKey []byte) (err error) {
 	if s.address, err = appliance.AddressOf(publicKey); err != nil {
 		return err
 	}
-	s.verifier, err = appliance.NewVerifier(publicKey)
+	s.verifier, err = secp256k1.NewVerifier(publicKey)
 	return err
 }
 

@@ -1,4 +1,4 @@
-// Package worker runs the HSM's PKCS#11 library in a separate process, and is an appliance.Signer through it. If the
+// Package worker runs the HSM's PKCS#11 library in a separate process, and is an attest.Signer through it. If the
 // library hangs, leaks or crashes, that process is killed and restarted within a second, and the daemon is unaffected.
 // It implements no standard beyond those of package hsm.
 package worker
@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
+	"github.com/attestd/attestd/appliance/secp256k1"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/sandbox"
 )
@@ -80,7 +82,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Signer is an appliance.Signer that uses a key through a worker. It checks every signature itself. It is safe for
+// Signer is an attest.Signer that uses a key through a worker. It checks every signature itself. It is safe for
 // concurrent use.
 //
 // If a worker is replaced, the next worker repeats its unanswered requests. Signing a digest twice is harmless, since
@@ -89,7 +91,7 @@ type Signer struct {
 	options   Options
 	publicKey []byte
 	address   appliance.Address
-	verifier  *appliance.Verifier // of publicKey
+	verifier  *secp256k1.Verifier // of publicKey
 	*attempts
 
 	closing context.Context // cancelled by Close
@@ -130,7 +132,7 @@ type answer struct {
 	err     error
 }
 
-var _ appliance.Signer = (*Signer)(nil)
+var _ attest.Signer = (*Signer)(nil)
 
 // Open starts a worker, which finds the token, logs in and finds the key as hsm.Open does. It returns the errors of
 // hsm.Open. The program must call Main first, since the worker is the same program.
@@ -178,7 +180,7 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, mostWait)
 }
 
-// Sign implements appliance.Signer. While no worker answers, it waits for one until ctx ends. A context without a
+// Sign implements attest.Signer. While no worker answers, it waits for one until ctx ends. A context without a
 // deadline gets a deadline of 30 seconds.
 func (s *Signer) Sign(ctx context.Context, d appliance.Digest) (appliance.Signature, error) {
 	ctx, cancel := bounded(ctx)

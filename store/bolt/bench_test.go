@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 	"github.com/google/uuid"
@@ -102,7 +104,7 @@ func importRecords(b *testing.B, s *bolt.Store, n int, record func() appliance.R
 		for i := first; i < min(n, first+step); i++ {
 			r := record()
 			r.ID, r.Time = uuid.Must(uuid.NewV7()), time.Date(2026, 1, 2, 3, 4, 5, i, time.UTC)
-			leaf, err := appliance.EncodeLeaf(r)
+			leaf, err := journal.EncodeLeaf(r)
 			check(b, err)
 			leaves = append(leaves, leaf)
 		}
@@ -118,7 +120,7 @@ func BenchmarkVerify(b *testing.B) {
 	importRecords(b, s, b.N, func() appliance.Record { return storetest.Record(b, "aaaaaaaaaaaaaaaa") })
 	cpu := cpuTime(b)
 	b.ResetTimer()
-	report, err := s.Journal().Verify(b.Context(), appliance.VerifyOptions{})
+	report, err := s.Journal().Verify(b.Context(), audit.Options{})
 	if err != nil || !report.OK() {
 		b.Fatalf("%v, %v", report.Damages, err)
 	}
@@ -136,7 +138,7 @@ func BenchmarkFirstCount(b *testing.B) {
 	count := func(unit string) {
 		began := time.Now()
 		past, err := s.Journal().Past(b.Context(),
-			appliance.PastQuery{KeyID: record.KeyID, Since: []time.Time{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}})
+			journal.PastQuery{KeyID: record.KeyID, Since: []time.Time{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}})
 		if err != nil || past.Counts[0] != int64(b.N) {
 			b.Fatalf("%v, %v", past.Counts, err)
 		}

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 	"github.com/google/uuid"
@@ -33,7 +35,7 @@ func TestKeys(t *testing.T) {
 
 func TestRevocation(t *testing.T) {
 	t.Parallel()
-	storetest.TestRevocation(t, func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal) {
+	storetest.TestRevocation(t, func(t *testing.T, now func() time.Time) (appliance.Keys, audit.Journal) {
 		o := options(newLogKey(t))
 		o.Now = now
 		s := mustOpen(t, newPath(t), o)
@@ -216,7 +218,7 @@ type refusal struct {
 	says    string
 }
 
-func refusals(key, other appliance.LogKey) map[string]refusal {
+func refusals(key, other journal.LogKey) map[string]refusal {
 	return map[string]refusal{
 		"a file that is open elsewhere": {
 			options: func(o *bolt.Options) { o.LockTimeout = 50 * time.Millisecond },
@@ -233,7 +235,7 @@ func refusals(key, other appliance.LogKey) map[string]refusal {
 		},
 		"a checkpoint of another log": {
 			spoil: func(t *testing.T, path string) {
-				signed, err := appliance.SignCheckpoint(appliance.Frontier{}.Tree(), other.Signer)
+				signed, err := journal.SignCheckpoint(journal.Frontier{}.Tree(), other.Signer)
 				check(t, err)
 				putMeta("checkpoint", signed)(t, path)
 			},
@@ -393,7 +395,7 @@ func TestVerifyEndsWithItsContext(t *testing.T) {
 	s := mustOpen(t, newPath(t), options(newLogKey(t)))
 	fill(t, s, 600)
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := s.Journal().Verify(ctx, appliance.VerifyOptions{Progress: func(done, _ int64) {
+	_, err := s.Journal().Verify(ctx, audit.Options{Progress: func(done, _ int64) {
 		if done > 0 {
 			t.Errorf("it went on to record %d", done)
 		}
@@ -412,15 +414,15 @@ func TestNotReadyBelowMinFree(t *testing.T) {
 
 func newPath(t testing.TB) string { return filepath.Join(t.TempDir(), "attestd.db") }
 
-func newLogKey(t testing.TB) appliance.LogKey {
+func newLogKey(t testing.TB) journal.LogKey {
 	t.Helper()
-	key, _, err := appliance.NewLogKey("example.com/attestd")
+	key, _, err := journal.NewLogKey("example.com/attestd")
 	check(t, err)
 	return key
 }
 
 // options wait long for a lock. A process forked by another test holds the lock, too, until it executes its program.
-func options(key appliance.LogKey) bolt.Options {
+func options(key journal.LogKey) bolt.Options {
 	return bolt.WithWAL(bolt.Options{Signer: key.Signer, Verifier: key.Verifier, MinFree: 1, LockTimeout: time.Minute}, 128<<10)
 }
 
@@ -433,7 +435,7 @@ func mustOpen(t testing.TB, path string, o bolt.Options) *bolt.Store {
 }
 
 // fill appends records of two API keys, every third with an idempotency key.
-func fill(t testing.TB, s *bolt.Store, n int) (entries []appliance.Entry) {
+func fill(t testing.TB, s *bolt.Store, n int) (entries []journal.Entry) {
 	t.Helper()
 	for i := range n {
 		r := storetest.Record(t, []string{"aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"}[i%2])
@@ -447,18 +449,18 @@ func fill(t testing.TB, s *bolt.Store, n int) (entries []appliance.Entry) {
 	return entries
 }
 
-func verify(t testing.TB, s *bolt.Store, earlier []byte) appliance.AuditReport {
+func verify(t testing.TB, s *bolt.Store, earlier []byte) audit.Report {
 	t.Helper()
-	report, err := audit(t.Context(), s, earlier)
+	report, err := audited(t.Context(), s, earlier)
 	check(t, err)
 	return report
 }
 
 // audit verifies a journal but not its API keys, because these tests create keys without events. storetest tests that
 // part.
-func audit(ctx context.Context, s *bolt.Store, earlier []byte) (appliance.AuditReport, error) {
-	report, err := s.Journal().Verify(ctx, appliance.VerifyOptions{Earlier: earlier})
-	report.Damages = slices.DeleteFunc(report.Damages, func(d appliance.Damage) bool { return d.Part == "api_key" })
+func audited(ctx context.Context, s *bolt.Store, earlier []byte) (audit.Report, error) {
+	report, err := s.Journal().Verify(ctx, audit.Options{Earlier: earlier})
+	report.Damages = slices.DeleteFunc(report.Damages, func(d audit.Damage) bool { return d.Part == "api_key" })
 	return report, err
 }
 

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"go.etcd.io/bbolt"
 )
 
@@ -123,7 +123,7 @@ func (f *checkpointer) renew() error {
 	if err := f.waitFlushed(context.Background()); err != nil {
 		return err
 	}
-	w, err := createWAL(f.store.path, logMark(appliance.LogName(f.store.opts.Verifier)), f.store.opts.walSize)
+	w, err := createWAL(f.store.path, logMark(journal.LogName(f.store.opts.Verifier)), f.store.opts.walSize)
 	if err != nil {
 		err = fmt.Errorf("make %s: %w", WALPath(f.store.path), err)
 		for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EROFS,

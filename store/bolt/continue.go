@@ -5,15 +5,15 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt/pages"
 	"go.etcd.io/bbolt"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Beginning returns the appliance.LogName of the journal in a file and its EventLogContinued events, newest first. It
+// Beginning returns the journal.LogName of the journal in a file and its EventLogContinued events, newest first. It
 // needs no log key.
-func Beginning(path string) (log string, events []appliance.Event, err error) {
+func Beginning(path string) (log string, events []journal.Event, err error) {
 	s := &Store{path: path, opts: Options{ReadOnly: true, LockTimeout: defaultLockTimeout}}
 	if err := s.openFile(); err != nil {
 		return "", nil, fmt.Errorf("open %s: %w", path, err)
@@ -27,13 +27,13 @@ func Beginning(path string) (log string, events []appliance.Event, err error) {
 		log = string(name)
 		for i := int64(0); ; i++ {
 			leaf, err := p.Get(bucketRecords, encodeIndex(i))
-			if errors.Is(err, pages.ErrNoEntry) || err == nil && !appliance.IsEvent(leaf) {
+			if errors.Is(err, pages.ErrNoEntry) || err == nil && !journal.IsEvent(leaf) {
 				return nil
 			}
 			if err != nil {
 				return err
 			}
-			event, err := appliance.DecodeEvent(leaf)
+			event, err := journal.DecodeEvent(leaf)
 			if err != nil {
 				return fmt.Errorf("%w: record %d: %w", ErrDamaged, i, err)
 			}
@@ -50,7 +50,7 @@ func Beginning(path string) (log string, events []appliance.Event, err error) {
 // journal follow unchanged, and the API keys are copied. The store may be read-only; it must not change during the
 // call. progress may be nil. The file is complete on the disk once ContinueTo returns nil, and unusable after an error
 // or a kill.
-func (s *Store) ContinueTo(ctx context.Context, path string, event appliance.Event, key appliance.LogKey,
+func (s *Store) ContinueTo(ctx context.Context, path string, event journal.Event, key journal.LogKey,
 	progress func(done, total int64)) error {
 	if err := s.continueTo(ctx, path, event, key, progress); err != nil {
 		return fmt.Errorf("make %s: %w", path, err)
@@ -58,7 +58,7 @@ func (s *Store) ContinueTo(ctx context.Context, path string, event appliance.Eve
 	return nil
 }
 
-func (s *Store) continueTo(ctx context.Context, path string, event appliance.Event, key appliance.LogKey,
+func (s *Store) continueTo(ctx context.Context, path string, event journal.Event, key journal.LogKey,
 	progress func(done, total int64)) (err error) {
 	h, err := s.journal.head(ctx)
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *Store) continueTo(ctx context.Context, path string, event appliance.Eve
 	if err != nil {
 		return err
 	}
-	if err := copier.write([]appliance.Entry{first}, nil); err != nil {
+	if err := copier.write([]journal.Entry{first}, nil); err != nil {
 		return err
 	}
 	if err := s.copyTo(ctx, copier); err != nil {
@@ -97,7 +97,7 @@ func (s *Store) continueTo(ctx context.Context, path string, event appliance.Eve
 	if err != nil {
 		return err
 	}
-	checkpoint, err := appliance.SignCheckpoint(copier.frontier.Tree(), key.Signer)
+	checkpoint, err := journal.SignCheckpoint(copier.frontier.Tree(), key.Signer)
 	if err != nil {
 		return fmt.Errorf("sign checkpoint: %w", err)
 	}
@@ -114,14 +114,14 @@ func (s *Store) continueTo(ctx context.Context, path string, event appliance.Eve
 	return db.Sync()
 }
 
-func firstEntry(event appliance.Event) (appliance.Entry, error) {
-	leaf, err := appliance.EncodeEvent(event)
-	return appliance.Entry{Event: &event, Leaf: leaf}, err
+func firstEntry(event journal.Event) (journal.Entry, error) {
+	leaf, err := journal.EncodeEvent(event)
+	return journal.Entry{Event: &event, Leaf: leaf}, err
 }
 
 // copyTo writes all entries in order.
 func (s *Store) copyTo(ctx context.Context, to *copier) error {
-	var step []appliance.Entry
+	var step []journal.Entry
 	flush := func() error {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -129,7 +129,7 @@ func (s *Store) copyTo(ctx context.Context, to *copier) error {
 		defer func() { step = step[:0] }()
 		return to.write(step, nil)
 	}
-	err := s.journal.Entries(ctx, 0, func(e appliance.Entry) error {
+	err := s.journal.Entries(ctx, 0, func(e journal.Entry) error {
 		to.survivors.Add(nil, tlog.RecordHash(e.Leaf))
 		step = append(step, e)
 		if len(step) < copyStep {
@@ -146,14 +146,14 @@ const copyStep = 256
 // copier writes entries into a new file.
 type copier struct {
 	db        *bbolt.DB
-	frontier  appliance.Frontier // the new file's tree
-	survivors appliance.Frontier
+	frontier  journal.Frontier // the new file's tree
+	survivors journal.Frontier
 	total     int64
 	progress  func(done, total int64)
 }
 
 // write appends entries and runs also, in one transaction.
-func (c *copier) write(entries []appliance.Entry, also func(t *tables) error) error {
+func (c *copier) write(entries []journal.Entry, also func(t *tables) error) error {
 	err := c.db.Update(func(tx *bbolt.Tx) error {
 		t, err := openTables(tx)
 		if err != nil {

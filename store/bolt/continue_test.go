@@ -11,6 +11,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 )
@@ -19,11 +20,11 @@ import (
 type continued struct {
 	*bolt.Store
 	path  string
-	key   appliance.LogKey
-	event appliance.Event
+	key   journal.LogKey
+	event journal.Event
 }
 
-func openContinued(t *testing.T, path string, key appliance.LogKey) *bolt.Store {
+func openContinued(t *testing.T, path string, key journal.LogKey) *bolt.Store {
 	t.Helper()
 	s, err := bolt.Open(path, bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
 	if err != nil {
@@ -34,13 +35,13 @@ func openContinued(t *testing.T, path string, key appliance.LogKey) *bolt.Store 
 }
 
 // goOn continues a store's journal as a new log.
-func goOn(t *testing.T, from *bolt.Store, key appliance.LogKey) (c continued) {
+func goOn(t *testing.T, from *bolt.Store, key journal.LogKey) (c continued) {
 	t.Helper()
 	head, err := from.Journal().Checkpoint(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.event, err = appliance.NewContinuation(key, head, nil, "a test", "root", time.Now()); err != nil {
+	if c.event, err = journal.NewContinuation(key, head, nil, "a test", "root", time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if c.key, _, err = key.Continue(c.event); err != nil {
@@ -51,16 +52,16 @@ func goOn(t *testing.T, from *bolt.Store, key appliance.LogKey) (c continued) {
 	if err := from.ContinueTo(t.Context(), c.path, c.event, c.key, func(done, _ int64) { last = done }); err != nil {
 		t.Fatal(err)
 	}
-	if tree, _ := appliance.OpenCheckpoint(head, key.Verifier); last != tree.N {
+	if tree, _ := journal.OpenCheckpoint(head, key.Verifier); last != tree.N {
 		t.Errorf("the progress ends at %d of %d", last, tree.N)
 	}
 	c.Store = openContinued(t, c.path, c.key)
 	return c
 }
 
-func allOf(t *testing.T, s *bolt.Store) (leaves [][]byte, entries []appliance.Entry) {
+func allOf(t *testing.T, s *bolt.Store) (leaves [][]byte, entries []journal.Entry) {
 	t.Helper()
-	err := s.Journal().Entries(t.Context(), 0, func(e appliance.Entry) error {
+	err := s.Journal().Entries(t.Context(), 0, func(e journal.Entry) error {
 		leaves, entries = append(leaves, e.Leaf), append(entries, e)
 		return nil
 	})
@@ -70,9 +71,9 @@ func allOf(t *testing.T, s *bolt.Store) (leaves [][]byte, entries []appliance.En
 	return leaves, entries
 }
 
-func newLog(t *testing.T) (*bolt.Store, appliance.LogKey) {
+func newLog(t *testing.T) (*bolt.Store, journal.LogKey) {
 	t.Helper()
-	key, _, err := appliance.NewLogKey("example.com/log")
+	key, _, err := journal.NewLogKey("example.com/log")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,7 @@ func TestALogGoesOnAsAnother(t *testing.T) {
 		before, _ := allOf(t, from)
 		to := goOn(t, from, key)
 
-		event, err := appliance.EncodeEvent(to.event)
+		event, err := journal.EncodeEvent(to.event)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +151,7 @@ func concurrently(t *testing.T, s *bolt.Store, records []appliance.Record) {
 }
 
 // isAsBefore checks that records are found, proven and replayed as in the old log.
-func isAsBefore(t *testing.T, to continued, entries []appliance.Entry) {
+func isAsBefore(t *testing.T, to continued, entries []journal.Entry) {
 	t.Helper()
 	for i := 0; i < len(entries); i += 1 + len(entries)/20 {
 		e := entries[i]
@@ -176,7 +177,7 @@ func isAsBefore(t *testing.T, to continued, entries []appliance.Entry) {
 
 func verifies(t *testing.T, s *bolt.Store, size int64) {
 	t.Helper()
-	report, err := audit(t.Context(), s, nil)
+	report, err := audited(t.Context(), s, nil)
 	if err != nil || !report.OK() || report.Size != size {
 		t.Fatalf("of %d leaves: %+v (%v)", size, report, err)
 	}
@@ -197,16 +198,16 @@ func TestALogGoesOnTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	log, events, err := bolt.Beginning(third.path)
-	if err != nil || log != appliance.LogName(third.key.Verifier) || len(events) != 2 ||
+	if err != nil || log != journal.LogName(third.key.Verifier) || len(events) != 2 ||
 		events[1].ID != second.event.ID {
 		t.Fatalf("it begins with %v of %s (%v)", events, log, err)
 	}
-	for name, held := range map[string]appliance.LogKey{"the first key": key, "the second": second.key} {
+	for name, held := range map[string]journal.LogKey{"the first key": key, "the second": second.key} {
 		if next, _, err := held.Follow(events); err != nil || next.VerifierText != third.key.VerifierText {
 			t.Errorf("%s leads to %s (%v)", name, next.VerifierText, err)
 		}
 	}
-	other, _, err := appliance.NewLogKey("example.com/log")
+	other, _, err := journal.NewLogKey("example.com/log")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,19 +227,19 @@ func TestAListOfAContinuedLog(t *testing.T) {
 	appendRecords(t, to.Store, 2)
 	_, entries := allOf(t, to.Store)
 	for name, test := range map[string]struct {
-		query appliance.JournalQuery
+		query journal.Query
 		want  []int64
 	}{
-		"all":             {appliance.JournalQuery{}, []int64{7, 6, 5, 4, 3, 2, 1, 0}},
-		"attestations":    {appliance.JournalQuery{AttestationsOnly: true}, []int64{7, 6, 5, 4, 3, 2, 1}},
-		"of the API key":  {appliance.JournalQuery{KeyID: "key"}, []int64{7, 6, 5, 4, 3, 2, 1}},
-		"a page":          {appliance.JournalQuery{Before: 2}, []int64{1, 0}},
-		"since the event": {appliance.JournalQuery{From: to.event.Time}, []int64{7, 6, 0}},
-		"until the event": {appliance.JournalQuery{Until: to.event.Time, From: entries[1].Record.Time},
+		"all":             {journal.Query{}, []int64{7, 6, 5, 4, 3, 2, 1, 0}},
+		"attestations":    {journal.Query{AttestationsOnly: true}, []int64{7, 6, 5, 4, 3, 2, 1}},
+		"of the API key":  {journal.Query{KeyID: "key"}, []int64{7, 6, 5, 4, 3, 2, 1}},
+		"a page":          {journal.Query{Before: 2}, []int64{1, 0}},
+		"since the event": {journal.Query{From: to.event.Time}, []int64{7, 6, 0}},
+		"until the event": {journal.Query{Until: to.event.Time, From: entries[1].Record.Time},
 			[]int64{5, 4, 3, 2, 1}},
-		"long before":        {appliance.JournalQuery{Until: entries[1].Record.Time}, nil},
-		"after all":          {appliance.JournalQuery{From: time.Now().Add(time.Hour)}, nil},
-		"from the beginning": {appliance.JournalQuery{From: entries[1].Record.Time, Limit: 3}, []int64{7, 6, 5}},
+		"long before":        {journal.Query{Until: entries[1].Record.Time}, nil},
+		"after all":          {journal.Query{From: time.Now().Add(time.Hour)}, nil},
+		"from the beginning": {journal.Query{From: entries[1].Record.Time, Limit: 3}, []int64{7, 6, 5}},
 	} {
 		got, err := to.Journal().List(t.Context(), test.query)
 		var indexes []int64
@@ -255,11 +256,11 @@ func TestOnlyItsHeadIsContinued(t *testing.T) {
 	t.Parallel()
 	from, key := newLog(t)
 	appendRecords(t, from, 2)
-	other, err := appliance.SignCheckpoint(tlog.Tree{N: 2}, key.Signer)
+	other, err := journal.SignCheckpoint(tlog.Tree{N: 2}, key.Signer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	event, err := appliance.NewContinuation(key, other, nil, "a test", "root", time.Now())
+	event, err := journal.NewContinuation(key, other, nil, "a test", "root", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/counts"
 	"github.com/attestd/attestd/store/storetest"
@@ -17,7 +17,7 @@ import (
 // pastCount returns how many attestations an API key has since a time.
 func pastCount(t *testing.T, s *bolt.Store, since time.Time) int64 {
 	t.Helper()
-	past, err := s.Journal().Past(t.Context(), appliance.PastQuery{KeyID: "a", Since: []time.Time{since}})
+	past, err := s.Journal().Past(t.Context(), journal.PastQuery{KeyID: "a", Since: []time.Time{since}})
 	check(t, err)
 	return past.Counts[0]
 }
@@ -39,7 +39,7 @@ func TestARestartCountsOnlyNewRecords(t *testing.T) {
 	}
 	signed, err := s.Journal().Checkpoint(t.Context())
 	check(t, err)
-	tree, err := appliance.OpenCheckpoint(signed, key.Verifier)
+	tree, err := journal.OpenCheckpoint(signed, key.Verifier)
 	check(t, err)
 	attest(s, 2)
 	check(t, s.Close())
@@ -47,11 +47,11 @@ func TestARestartCountsOnlyNewRecords(t *testing.T) {
 	storeCount := func(tree tlog.Tree, n int64) {
 		t.Helper()
 		var c counts.Counts
-		secret, err := appliance.StoreSecret(key.Signer)
+		secret, err := journal.StoreSecret(key.Signer)
 		check(t, err)
 		check(t, c.Load(func() (counts.File, error) {
 			head := func(context.Context) (tlog.Tree, int64, error) { return tree, tree.N, nil }
-			return counts.File{Path: path + "-counts", Log: appliance.LogName(key.Verifier), Secret: secret,
+			return counts.File{Path: path + "-counts", Log: journal.LogName(key.Verifier), Secret: secret,
 				Head: head}, nil
 		}, func(tlog.Tree) (bool, error) { return false, nil }))
 		c.Keep(counts.Of("a", since), counts.Count{N: n, Below: tree.N})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 )
@@ -98,7 +99,7 @@ func TestFullDiskIsSurvived(t *testing.T) {
 }
 
 // fillUntilFull appends until an append fails because the disk is full.
-func fillUntilFull(t *testing.T, s *bolt.Store) (entries []appliance.Entry) {
+func fillUntilFull(t *testing.T, s *bolt.Store) (entries []journal.Entry) {
 	t.Helper()
 	for range 10_000 {
 		e, _, err := s.Journal().Append(context.Background(), storetest.Record(t, "key"))

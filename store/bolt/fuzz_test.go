@@ -31,7 +31,7 @@ func FuzzFile(f *testing.F) {
 		if err != nil {
 			return
 		}
-		report, err := audit(t.Context(), s, nil)
+		report, err := audited(t.Context(), s, nil)
 		if err == nil && report.OK() && !reflect.DeepEqual(dump(t, file), want) {
 			t.Error("the damage was not found")
 		}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"go.etcd.io/bbolt"
 	"golang.org/x/mod/sumdb/tlog"
 )
@@ -26,7 +26,7 @@ func (h *head) inFile() int64 {
 }
 
 // entry returns an entry in the tail, or nil.
-func (h *head) entry(index int64) *appliance.Entry {
+func (h *head) entry(index int64) *journal.Entry {
 	for i := range h.tail {
 		if e := h.tail[i].entry(index); e != nil {
 			return e
@@ -58,7 +58,7 @@ func newView(tx *bbolt.Tx, h *head) *view {
 }
 
 // entry reads an entry.
-func (v *view) entry(index int64) (appliance.Entry, error) {
+func (v *view) entry(index int64) (journal.Entry, error) {
 	if e := v.head.entry(index); e != nil {
 		return *e, nil
 	}
@@ -74,7 +74,7 @@ func (v *view) time(index int64) (time.Time, error) {
 }
 
 // previous returns a function that returns the last candidate index below another one for a query, or -1.
-func (v *view) previous(q appliance.JournalQuery) func(before int64) int64 {
+func (v *view) previous(q journal.Query) func(before int64) int64 {
 	filed, end := narrowest(v.tx, q), v.inFile()
 	return func(before int64) int64 {
 		if before > end {

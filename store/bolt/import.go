@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/google/uuid"
 )
 
@@ -20,9 +20,9 @@ func (b *batch) appendLeaves(o *op) error {
 	if first != at {
 		return fmt.Errorf("import: the first leaf has index %d, the next index of the journal is %d", first, at)
 	}
-	entries := make([]appliance.Entry, len(o.Value.leaves))
+	entries := make([]journal.Entry, len(o.Value.leaves))
 	for i, leaf := range o.Value.leaves {
-		e, err := appliance.DecodeEntry(first+int64(i), leaf)
+		e, err := journal.DecodeEntry(first+int64(i), leaf)
 		if err == nil {
 			err = b.checkID(e.ID())
 		}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 )
@@ -13,7 +13,7 @@ import (
 // leavesOf returns the leaves of a journal.
 func leavesOf(t *testing.T, s *bolt.Store) (leaves [][]byte) {
 	t.Helper()
-	err := s.Journal().Entries(t.Context(), 0, func(e appliance.Entry) error {
+	err := s.Journal().Entries(t.Context(), 0, func(e journal.Entry) error {
 		leaves = append(leaves, e.Leaf)
 		return nil
 	})
@@ -27,7 +27,7 @@ func TestImportedLeavesMakeTheSameJournal(t *testing.T) {
 	t.Parallel()
 	key := newLogKey(t)
 	from, to := mustOpen(t, newPath(t), options(key)), mustOpen(t, newPath(t), options(key))
-	var last appliance.Entry
+	var last journal.Entry
 	for range 300 {
 		r := storetest.Record(t, "a")
 		r.IdempotencyKey = r.ID.String()
@@ -54,7 +54,7 @@ func TestImportedLeavesMakeTheSameJournal(t *testing.T) {
 		e.Index != last.Index {
 		t.Errorf("the last record by its idempotency key: %v, %v", e.Index, err)
 	}
-	report, err := audit(t.Context(), to, nil)
+	report, err := audited(t.Context(), to, nil)
 	if err != nil || !report.OK() || report.Size != 300 {
 		t.Errorf("%+v, %v", report, err)
 	}

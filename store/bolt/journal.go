@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/disk"
 	"github.com/google/uuid"
 	"go.etcd.io/bbolt"
@@ -25,34 +27,34 @@ const (
 	clockJitter = time.Second // how far time synchronisation may set a clock back
 )
 
-// Journal implements appliance.Journal. Appends go through the store's writer; reads never wait for it.
+// Journal implements journal.Journal. Appends go through the store's writer; reads never wait for it.
 type Journal struct{ store *Store }
 
-var _ appliance.Journal = (*Journal)(nil)
+var _ audit.Journal = (*Journal)(nil)
 
-// Append implements appliance.Journal. If ctx ends while the record is queued, the record is not appended.
+// Append implements journal.Journal. If ctx ends while the record is queued, the record is not appended.
 func (j *Journal) Append(ctx context.Context, r appliance.Record,
-	conditions ...appliance.Condition) (appliance.Entry, bool, error) {
+	conditions ...journal.Condition) (journal.Entry, bool, error) {
 	o := &op{Value: change{record: &r, admits: conditions}}
 	if err := j.store.submit(ctx, o); err != nil {
-		return appliance.Entry{}, false, err
+		return journal.Entry{}, false, err
 	}
 	return *o.Value.entry, o.Value.replayed, nil
 }
 
-// AppendEvent implements appliance.Journal. If ctx ends while the event is queued, the event is not appended.
-func (j *Journal) AppendEvent(ctx context.Context, e appliance.Event) (appliance.Entry, error) {
+// AppendEvent implements journal.Journal. If ctx ends while the event is queued, the event is not appended.
+func (j *Journal) AppendEvent(ctx context.Context, e journal.Event) (journal.Entry, error) {
 	if err := e.Prepare(); err != nil {
-		return appliance.Entry{}, err
+		return journal.Entry{}, err
 	}
 	o := &op{Value: change{event: &e}}
 	if err := j.store.submit(ctx, o); err != nil {
-		return appliance.Entry{}, err
+		return journal.Entry{}, err
 	}
 	return *o.Value.entry, nil
 }
 
-// Ready implements appliance.Journal.
+// Ready implements journal.Journal.
 func (j *Journal) Ready(context.Context) error {
 	w := j.store.writer
 	if w == nil {
@@ -166,22 +168,22 @@ func (s *Store) checkClock() error {
 		s.opts.MaxAhead))
 }
 
-// ByID implements appliance.Journal.
-func (j *Journal) ByID(ctx context.Context, id uuid.UUID) (appliance.Entry, error) {
+// ByID implements journal.Journal.
+func (j *Journal) ByID(ctx context.Context, id uuid.UUID) (journal.Entry, error) {
 	return j.lookup(ctx, lookup{bucketIDs, id[:]}, func() error {
 		return appliance.Errorf(appliance.CodeNotFound, "no attestation %s", id)
 	})
 }
 
-// ByIdempotencyKey implements appliance.Journal.
-func (j *Journal) ByIdempotencyKey(ctx context.Context, keyID, idempotencyKey string) (appliance.Entry, error) {
+// ByIdempotencyKey implements journal.Journal.
+func (j *Journal) ByIdempotencyKey(ctx context.Context, keyID, idempotencyKey string) (journal.Entry, error) {
 	return j.lookup(ctx, lookup{bucketIdempotency, idempotencyName(keyID, idempotencyKey)}, func() error {
 		return appliance.Errorf(appliance.CodeNotFound, "no attestation with this Idempotency-Key")
 	})
 }
 
 // lookup returns the entry for a name in a lookup bucket, from the tail or the file.
-func (j *Journal) lookup(ctx context.Context, l lookup, notFound func() error) (e appliance.Entry, err error) {
+func (j *Journal) lookup(ctx context.Context, l lookup, notFound func() error) (e journal.Entry, err error) {
 	if found := j.store.recent.find(l); found != nil && ctx.Err() == nil {
 		return *found, nil
 	}
@@ -221,21 +223,21 @@ func (j *Journal) head(ctx context.Context) (*head, error) {
 }
 
 // readEntry reads a record by its encoded index.
-func readEntry(records *bbolt.Bucket, index []byte) (appliance.Entry, error) {
+func readEntry(records *bbolt.Bucket, index []byte) (journal.Entry, error) {
 	i, err := decodeIndex(index)
 	if err != nil {
-		return appliance.Entry{}, unavailable(fmt.Errorf("%w: %w", ErrDamaged, err))
+		return journal.Entry{}, unavailable(fmt.Errorf("%w: %w", ErrDamaged, err))
 	}
 	leaf := slices.Clone(records.Get(index))
-	e, err := appliance.DecodeEntry(i, leaf)
+	e, err := journal.DecodeEntry(i, leaf)
 	if err != nil {
-		return appliance.Entry{}, unavailable(fmt.Errorf("%w: record %d: %w", ErrDamaged, i, err))
+		return journal.Entry{}, unavailable(fmt.Errorf("%w: record %d: %w", ErrDamaged, i, err))
 	}
 	return e, nil
 }
 
-// List implements appliance.Journal.
-func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) (entries []appliance.Entry, err error) {
+// List implements journal.Journal.
+func (j *Journal) List(ctx context.Context, q journal.Query) (entries []journal.Entry, err error) {
 	limit := q.Size()
 	err = j.read(ctx, func(v *view) error {
 		first, end, err := v.indexRange(q)
@@ -271,7 +273,7 @@ func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) (entries [
 }
 
 // indexRange returns the range of indexes that can match a query. end is exclusive.
-func (v *view) indexRange(q appliance.JournalQuery) (first, end int64, err error) {
+func (v *view) indexRange(q journal.Query) (first, end int64, err error) {
 	end = v.tree.N
 	if q.Before > 0 {
 		end = min(end, q.Before)
@@ -314,7 +316,7 @@ func (v *view) countContinued() (n int64, err error) {
 		if err != nil {
 			return 0, err
 		}
-		if e.Event == nil || e.Event.Kind != appliance.EventLogContinued {
+		if e.Event == nil || e.Event.Kind != journal.EventLogContinued {
 			break
 		}
 	}
@@ -330,13 +332,13 @@ func leafTime(leaf []byte) (time.Time, error) {
 	return r.Time, err
 }
 
-// Entries implements appliance.Journal. It ends at the size of the journal at the call.
-func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance.Entry) error) error {
+// Entries implements journal.Journal. It ends at the size of the journal at the call.
+func (j *Journal) Entries(ctx context.Context, first int64, yield func(journal.Entry) error) error {
 	h, err := j.head(ctx)
 	if err != nil {
 		return err
 	}
-	var step []appliance.Entry
+	var step []journal.Entry
 	for next := max(first, 0); next < h.tree.N; next += int64(len(step)) {
 		step = step[:0]
 		end := min(h.tree.N, next+entriesStep)
@@ -362,7 +364,7 @@ func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance
 	return nil
 }
 
-// Checkpoint implements appliance.Journal. It reads memory only.
+// Checkpoint implements journal.Journal. It reads memory only.
 func (j *Journal) Checkpoint(ctx context.Context) ([]byte, error) {
 	h, err := j.head(ctx)
 	if err != nil {
@@ -371,8 +373,8 @@ func (j *Journal) Checkpoint(ctx context.Context) ([]byte, error) {
 	return slices.Clone(h.checkpoint), nil
 }
 
-// Prove implements appliance.Journal.
-func (j *Journal) Prove(ctx context.Context, index int64) (proof appliance.InclusionProof, err error) {
+// Prove implements journal.Journal.
+func (j *Journal) Prove(ctx context.Context, index int64) (proof journal.InclusionProof, err error) {
 	err = j.read(ctx, func(v *view) error {
 		if index < 0 || index >= v.tree.N {
 			return appliance.Errorf(appliance.CodeNotFound, "no record %d", index)
@@ -386,7 +388,7 @@ func (j *Journal) Prove(ctx context.Context, index int64) (proof appliance.Inclu
 		if err != nil {
 			return err
 		}
-		proof = appliance.InclusionProof{
+		proof = journal.InclusionProof{
 			Index: index, TreeSize: v.tree.N, Checkpoint: string(v.checkpoint),
 			LeafHash: leafHash[0][:], Hashes: make([][]byte, len(path)),
 		}
@@ -398,7 +400,7 @@ func (j *Journal) Prove(ctx context.Context, index int64) (proof appliance.Inclu
 	return proof, err
 }
 
-// Tile implements appliance.Journal.
+// Tile implements journal.Journal.
 func (j *Journal) Tile(ctx context.Context, t tlog.Tile) (tile []byte, err error) {
 	err = j.read(ctx, func(v *view) error {
 		if !inTree(t, v.tree.N) {

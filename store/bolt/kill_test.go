@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 	"github.com/google/uuid"
@@ -33,9 +35,9 @@ func TestKill(t *testing.T) {
 		rounds = 4
 	}
 	path := newPath(t)
-	_, secret, err := appliance.NewLogKey("example.com/attestd")
+	_, secret, err := journal.NewLogKey("example.com/attestd")
 	check(t, err)
-	key, err := appliance.ParseLogKey(secret)
+	key, err := journal.ParseLogKey(secret)
 	check(t, err)
 	var earlier []byte
 	total := 0
@@ -86,7 +88,7 @@ func killAfter(t *testing.T, path, secret string, records int) (ids []uuid.UUID)
 }
 
 func appendUntilKilled(t *testing.T) {
-	key, err := appliance.ParseLogKey(os.Getenv(envKillKey))
+	key, err := journal.ParseLogKey(os.Getenv(envKillKey))
 	check(t, err)
 	s, err := bolt.Open(os.Getenv(envKillFile), options(key))
 	check(t, err)
@@ -119,7 +121,7 @@ func appendUntilKilled(t *testing.T) {
 }
 
 // appendRecordOrEvent appends the record, or an event with the record's id.
-func appendRecordOrEvent(journal appliance.Journal, r appliance.Record, event bool) (err error) {
+func appendRecordOrEvent(journal audit.Journal, r appliance.Record, event bool) (err error) {
 	if event {
 		e := storetest.Event()
 		e.ID = r.ID

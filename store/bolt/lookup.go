@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"go.etcd.io/bbolt"
 )
 
@@ -19,7 +20,7 @@ func leadsByName(bucket string) bool { return bucket != bucketIDs && bucket != b
 
 // eachLookup calls fn with each lookup entry of a record. index is the encoded index. In a bucket of runs, the name is
 // an entry of a run.
-func eachLookup(e appliance.Entry, index []byte, fn func(bucket string, name, value []byte) error) error {
+func eachLookup(e journal.Entry, index []byte, fn func(bucket string, name, value []byte) error) error {
 	id := e.ID()
 	err := fn(bucketIDs, id[:], index)
 	if e.Event != nil {
@@ -79,7 +80,7 @@ func recordOf(bucket string, name, value []byte) (int64, error) {
 
 // narrowest returns a function that returns the last candidate index below another one, or -1. It uses the most
 // selective bucket of the query.
-func narrowest(tx *bbolt.Tx, q appliance.JournalQuery) func(before int64) int64 {
+func narrowest(tx *bbolt.Tx, q journal.Query) func(before int64) int64 {
 	switch {
 	case q.Hash != nil:
 		return lastInRuns(tx.Bucket([]byte(bucketByHash)), prefix(q.Hash[:]))

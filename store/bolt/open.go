@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt/pages"
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
@@ -81,7 +82,7 @@ func (o *Options) check() error {
 	if o.Verifier == nil {
 		return errors.New("no log verifier key is given")
 	}
-	if !o.ReadOnly && (o.Signer == nil || appliance.LogName(o.Signer) != appliance.LogName(o.Verifier)) {
+	if !o.ReadOnly && (o.Signer == nil || journal.LogName(o.Signer) != journal.LogName(o.Verifier)) {
 		return errors.New("the log key does not match the log verifier key")
 	}
 	return nil
@@ -173,7 +174,7 @@ func (s *Store) create() error {
 	if err := checkRemoved(s.path); err != nil {
 		return err
 	}
-	if frames, err := readFrames(WALPath(s.path), appliance.LogName(s.opts.Verifier), true); err != nil ||
+	if frames, err := readFrames(WALPath(s.path), journal.LogName(s.opts.Verifier), true); err != nil ||
 		len(frames) > 0 {
 		return fmt.Errorf("%w: the file is missing, but its write-ahead log %s has records: restore the file (%w)",
 			ErrDamaged, WALPath(s.path), cmp.Or(err, os.ErrNotExist))
@@ -197,7 +198,7 @@ func (s *Store) create() error {
 }
 
 func (s *Store) createAt(path string) error {
-	checkpoint, err := appliance.SignCheckpoint(appliance.Frontier{}.Tree(), s.opts.Signer)
+	checkpoint, err := journal.SignCheckpoint(journal.Frontier{}.Tree(), s.opts.Signer)
 	if err != nil {
 		return fmt.Errorf("sign checkpoint: %w", err)
 	}
@@ -214,7 +215,7 @@ func (s *Store) createAt(path string) error {
 		meta := tx.Bucket([]byte(bucketMeta))
 		return errors.Join(
 			meta.Put([]byte(metaVersion), encodeIndex(s.opts.schema.version)),
-			meta.Put([]byte(metaLog), []byte(appliance.LogName(s.opts.Verifier))),
+			meta.Put([]byte(metaLog), []byte(journal.LogName(s.opts.Verifier))),
 			meta.Put([]byte(metaCheckpoint), checkpoint),
 		)
 	})
@@ -222,7 +223,7 @@ func (s *Store) createAt(path string) error {
 }
 
 // load reads the API keys and the journal's head into memory. It validates all that it reads.
-func (s *Store) load() (frontier appliance.Frontier, err error) {
+func (s *Store) load() (frontier journal.Frontier, err error) {
 	s.keys = &Keys{store: s, byID: make(map[string]appliance.APIKey), dirty: make(map[string]bool)}
 	err = s.pages(func(p *pages.Reader) error {
 		if err := s.checkMeta(p); err != nil {
@@ -254,26 +255,26 @@ func (s *Store) checkMeta(p *pages.Reader) error {
 	if err != nil {
 		return err
 	}
-	if want := appliance.LogName(s.opts.Verifier); string(log) != want {
+	if want := journal.LogName(s.opts.Verifier); string(log) != want {
 		return fmt.Errorf("%w: the journal belongs to log %q, the log key to log %q", ErrOtherLog, log, want)
 	}
 	return nil
 }
 
 // loadHead reads the newest checkpoint and verifies that records and hashes end at its size.
-func (s *Store) loadHead(p *pages.Reader) (*head, appliance.Frontier, error) {
-	damaged := func(err error) (*head, appliance.Frontier, error) {
-		return nil, appliance.Frontier{}, fmt.Errorf("%w: %w", ErrDamaged, err)
+func (s *Store) loadHead(p *pages.Reader) (*head, journal.Frontier, error) {
+	damaged := func(err error) (*head, journal.Frontier, error) {
+		return nil, journal.Frontier{}, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	h := new(head)
 	var err error
 	if h.checkpoint, err = p.Get(bucketMeta, []byte(metaCheckpoint)); err != nil {
 		return damaged(err)
 	}
-	if h.tree, err = appliance.OpenCheckpoint(h.checkpoint, s.opts.Verifier); err != nil {
+	if h.tree, err = journal.OpenCheckpoint(h.checkpoint, s.opts.Verifier); err != nil {
 		return damaged(err)
 	}
-	frontier, err := appliance.NewFrontier(h.tree.N, storedHashes(p))
+	frontier, err := journal.NewFrontier(h.tree.N, storedHashes(p))
 	if err != nil {
 		return damaged(err)
 	}

@@ -6,14 +6,15 @@ import (
 	"slices"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/counts"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Past implements appliance.Journal.
-func (j *Journal) Past(ctx context.Context, q appliance.PastQuery) (p appliance.Past, err error) {
+// Past implements journal.Journal.
+func (j *Journal) Past(ctx context.Context, q journal.PastQuery) (p journal.Past, err error) {
 	// read before the view: a flush in between moves leaves into the file, where the view finds them
-	var recent *appliance.Entry
+	var recent *journal.Entry
 	if q.Unspendable != nil {
 		recent = j.store.recent.find(lookup{bucketByUnspendable, q.Unspendable[:]})
 	}
@@ -34,9 +35,9 @@ func (s *Store) loadCounts(ctx context.Context) {
 		return
 	}
 	err := s.counts.Load(func() (f counts.File, err error) {
-		f = counts.File{Path: s.path + "-counts", Log: appliance.LogName(s.opts.Verifier)}
+		f = counts.File{Path: s.path + "-counts", Log: journal.LogName(s.opts.Verifier)}
 		f.Head = func(context.Context) (tlog.Tree, int64, error) { h := s.head.Load(); return h.tree, h.tree.N, nil }
-		f.Secret, err = appliance.StoreSecret(s.opts.Signer)
+		f.Secret, err = journal.StoreSecret(s.opts.Signer)
 		return f, err
 	}, func(older tlog.Tree) (bool, error) { return counts.Begins(ctx, s.journal, h.tree.N, older) })
 	if err != nil {
@@ -46,15 +47,15 @@ func (s *Store) loadCounts(ctx context.Context) {
 }
 
 // admit calls the conditions of an op.
-func (b *batch) admit(r appliance.Record, conditions []appliance.Condition) error {
+func (b *batch) admit(r appliance.Record, conditions []journal.Condition) error {
 	for _, c := range conditions {
-		var past appliance.Past
+		var past journal.Past
 		if q := c.Asks(r); !q.Empty() {
 			v, err := b.view()
 			if err != nil {
 				return err
 			}
-			var recent *appliance.Entry
+			var recent *journal.Entry
 			if q.Unspendable != nil {
 				l := lookup{bucketByUnspendable, q.Unspendable[:]}
 				if recent = b.writer.store.recent.find(l); recent == nil {
@@ -110,8 +111,8 @@ func (b *batch) setCount(n counts.Name, c counts.Count) {
 	b.counted[n] = c
 }
 
-func (v *view) past(q appliance.PastQuery, recent *appliance.Entry, known func(counts.Name) (counts.Count, bool),
-	keep func(counts.Name, counts.Count)) (p appliance.Past, err error) {
+func (v *view) past(q journal.PastQuery, recent *journal.Entry, known func(counts.Name) (counts.Count, bool),
+	keep func(counts.Name, counts.Count)) (p journal.Past, err error) {
 	for _, since := range q.Since {
 		name := counts.Of(q.KeyID, since)
 		count, found := known(name)
@@ -150,7 +151,7 @@ func (v *view) countFrom(keyID string, first int64) (n int64) {
 }
 
 // first returns the first record of an unspendable address, or nil. recent is the first one in the tail.
-func (v *view) first(unspendable appliance.Address, recent *appliance.Entry) (*appliance.Record, error) {
+func (v *view) first(unspendable appliance.Address, recent *journal.Entry) (*appliance.Record, error) {
 	for index := range recordsInRuns(v.tx.Bucket([]byte(bucketByUnspendable)), unspendablePrefix(unspendable)) {
 		e, err := readEntry(v.records, index)
 		if err != nil {

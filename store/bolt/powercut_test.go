@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/disk/disktest"
 	"github.com/attestd/attestd/store/storetest"
@@ -44,9 +45,9 @@ func TestPowerCuts(t *testing.T) {
 	}
 	t.Parallel()
 	disk := disktest.Mount(t)
-	_, secret, err := appliance.NewLogKey("example.com/attestd")
+	_, secret, err := journal.NewLogKey("example.com/attestd")
 	check(t, err)
-	key, err := appliance.ParseLogKey(secret)
+	key, err := journal.ParseLogKey(secret)
 	check(t, err)
 	for _, ends := range []string{"", "ends well"} {
 		child := exec.Command(os.Args[0], "-test.run=^TestPowerCuts$", fmt.Sprintf("-powercuts=%d", *powerCuts))
@@ -75,7 +76,7 @@ func TestPowerCuts(t *testing.T) {
 // appendAndTell appends records from several goroutines. It writes the answered ids to a file on the same disk, so that
 // the recording shows the order of both.
 func appendAndTell(t *testing.T) {
-	key, err := appliance.ParseLogKey(os.Getenv(envKillKey))
+	key, err := journal.ParseLogKey(os.Getenv(envKillKey))
 	check(t, err)
 	dir := os.Getenv(envPowerCut)
 	answered, err := os.OpenFile(filepath.Join(dir, "answered"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -143,7 +144,7 @@ type outcome struct {
 
 // cutAtRandom makes the given number of cuts, with a fixed random seed. honest reports whether the disk executes the
 // n-th sync.
-func (r recording) cutAtRandom(t *testing.T, key appliance.LogKey, cuts int, honest func(n int) bool) (o outcome) {
+func (r recording) cutAtRandom(t *testing.T, key journal.LogKey, cuts int, honest func(n int) bool) (o outcome) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 2))
 	at := make(map[int]int) // number of cuts before each op
@@ -196,7 +197,7 @@ func written(content []byte) []byte { return bytes.TrimRight(content, "\x00") }
 
 // opensAndHolds returns an error if a folder after a cut is unsound, and whether the write-ahead log had records that
 // the file lacked. If thorough, it also appends a record.
-func (f folder) opensAndHolds(t *testing.T, key appliance.LogKey, answered []uuid.UUID,
+func (f folder) opensAndHolds(t *testing.T, key journal.LogKey, answered []uuid.UUID,
 	thorough bool) (tail bool, err error) {
 	t.Helper()
 	if f["attestd.db"] == nil {
@@ -261,7 +262,7 @@ func holds(t *testing.T, s *bolt.Store, answered []uuid.UUID) error {
 	if err := found(t, s, answered); err != nil {
 		return err
 	}
-	report, err := audit(t.Context(), s, nil)
+	report, err := audited(t.Context(), s, nil)
 	if err == nil && !report.OK() {
 		err = fmt.Errorf("the journal is damaged: %v", report.Damages)
 	}

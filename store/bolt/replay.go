@@ -8,7 +8,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"golang.org/x/mod/sumdb/note"
 )
 
@@ -16,9 +16,9 @@ var errWAL = errors.New("the write-ahead log")
 
 // loadTail reads the leaves that the file lacks from the write-ahead log and adds them to the head. It validates them:
 // they must follow the file's head and make the trees of the signed checkpoints.
-func (s *Store) loadTail(frontier appliance.Frontier) (appliance.Frontier, error) {
+func (s *Store) loadTail(frontier journal.Frontier) (journal.Frontier, error) {
 	path := WALPath(s.path)
-	frames, err := readFrames(path, appliance.LogName(s.opts.Verifier), !s.opts.ReadOnly)
+	frames, err := readFrames(path, journal.LogName(s.opts.Verifier), !s.opts.ReadOnly)
 	if err != nil {
 		return frontier, fmt.Errorf("%w %s: %w", errWAL, path, err)
 	}
@@ -39,7 +39,7 @@ func (s *Store) loadTail(frontier appliance.Frontier) (appliance.Frontier, error
 
 // replay combines frames into one segment. Every complete frame except the last was answered, so that a gap is damage.
 // An incomplete last frame was never answered; readFrames drops it.
-func replay(frames []frame, frontier appliance.Frontier, verifier note.Verifier) (*segment, appliance.Frontier, error) {
+func replay(frames []frame, frontier journal.Frontier, verifier note.Verifier) (*segment, journal.Frontier, error) {
 	slices.SortStableFunc(frames, func(a, b frame) int { return cmp.Compare(a.first, b.first) })
 	frontier = frontier.Clone()
 	tail := newSegment(frontier.Size())
@@ -53,13 +53,13 @@ func replay(frames []frame, frontier appliance.Frontier, verifier note.Verifier)
 				ErrDamaged, f.first, f.end()-1, size)
 		}
 		for i, leaf := range f.leaves {
-			e, err := appliance.DecodeEntry(f.first+int64(i), leaf)
+			e, err := journal.DecodeEntry(f.first+int64(i), leaf)
 			if err != nil {
 				return nil, frontier, fmt.Errorf("%w: record %d: %w", ErrDamaged, f.first+int64(i), err)
 			}
 			tail.add(&frontier, &e)
 		}
-		tree, err := appliance.OpenCheckpoint(f.checkpoint, verifier)
+		tree, err := journal.OpenCheckpoint(f.checkpoint, verifier)
 		if err != nil {
 			return nil, frontier, fmt.Errorf("%w: %w", ErrDamaged, err)
 		}

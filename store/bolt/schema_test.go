@@ -13,7 +13,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 )
@@ -131,7 +131,7 @@ func TestOlderFilesGetTheirLookups(t *testing.T) {
 			})
 			s = mustOpen(t, path, options(key))
 			wantClean(t, s, nil)
-			for i, q := range []appliance.JournalQuery{
+			for i, q := range []journal.Query{
 				{Hash: &entries[1].Record.Hash}, {Unspendable: &entries[1].Record.UnspendableAddress}, {EventsOnly: true},
 			} {
 				found, err := s.Journal().List(t.Context(), q)

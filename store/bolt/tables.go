@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt/pages"
 	"go.etcd.io/bbolt"
 	"golang.org/x/mod/sumdb/tlog"
@@ -60,7 +60,7 @@ func (t *tables) put(s *segment) error {
 	return nil
 }
 
-func (t *tables) putEntry(e *appliance.Entry) error {
+func (t *tables) putEntry(e *journal.Entry) error {
 	t.indexes = binary.BigEndian.AppendUint64(t.indexes, uint64(e.Index))
 	index := t.indexes[len(t.indexes)-8:]
 	if err := t.records.Put(index, e.Leaf); err != nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/google/uuid"
 	"golang.org/x/mod/sumdb/tlog"
 )
@@ -12,12 +13,12 @@ import (
 // leaves are consecutive leaves. Leaves that a head refers to are immutable; new ones are appended after them.
 type leaves struct {
 	first   int64 // index
-	entries []*appliance.Entry
+	entries []*journal.Entry
 	hashes  []tlog.Hash // stored hashes that these leaves complete
 }
 
 // entry returns an entry, or nil.
-func (l *leaves) entry(index int64) *appliance.Entry {
+func (l *leaves) entry(index int64) *journal.Entry {
 	if i := index - l.first; i >= 0 && i < int64(len(l.entries)) {
 		return l.entries[i]
 	}
@@ -33,29 +34,29 @@ type lookup struct {
 // segment is a group of leaves that one transaction flushes into the file, with its lookups.
 type segment struct {
 	leaves
-	ids         map[uuid.UUID]*appliance.Entry
-	idempotency map[string]*appliance.Entry            // by name
-	unspendable map[appliance.Address]*appliance.Entry // the first record of each
-	checkpoint  []byte                                 // of the tree after these leaves
-	last        time.Time                              // time of the newest
+	ids         map[uuid.UUID]*journal.Entry
+	idempotency map[string]*journal.Entry            // by name
+	unspendable map[appliance.Address]*journal.Entry // the first record of each
+	checkpoint  []byte                               // of the tree after these leaves
+	last        time.Time                            // time of the newest
 }
 
 func newSegment(first int64) *segment {
 	return &segment{
 		leaves: leaves{first: first},
-		ids:    make(map[uuid.UUID]*appliance.Entry), idempotency: make(map[string]*appliance.Entry),
-		unspendable: make(map[appliance.Address]*appliance.Entry),
+		ids:    make(map[uuid.UUID]*journal.Entry), idempotency: make(map[string]*journal.Entry),
+		unspendable: make(map[appliance.Address]*journal.Entry),
 	}
 }
 
 // add appends an entry to the tree and to the segment.
-func (s *segment) add(frontier *appliance.Frontier, e *appliance.Entry) {
+func (s *segment) add(frontier *journal.Frontier, e *journal.Entry) {
 	s.hashes = frontier.Add(s.hashes, tlog.RecordHash(e.Leaf))
 	s.last = e.Time()
 	s.append(e)
 }
 
-func (s *segment) append(e *appliance.Entry) {
+func (s *segment) append(e *journal.Entry) {
 	s.entries = append(s.entries, e)
 	s.ids[e.ID()] = e
 	if r := &e.Record; r.IdempotencyKey != "" {
@@ -76,7 +77,7 @@ func (s *segment) extend(next *segment) {
 }
 
 // find returns the entry for a name in a lookup bucket, or nil.
-func (s *segment) find(l lookup) *appliance.Entry {
+func (s *segment) find(l lookup) *journal.Entry {
 	switch l.bucket {
 	case bucketIDs:
 		return s.ids[uuid.UUID(l.name)]
@@ -95,7 +96,7 @@ type recent struct {
 }
 
 // find returns the entry for a name in a lookup bucket, or nil.
-func (r *recent) find(l lookup) *appliance.Entry {
+func (r *recent) find(l lookup) *journal.Entry {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for _, s := range r.segments {

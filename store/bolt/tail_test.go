@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 )
@@ -19,7 +21,7 @@ func TestJournal(t *testing.T) {
 	for name, every := range map[string]int64{"not filed": 0, "filed": 1, "partly filed": 3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			storetest.TestJournal(t, func(t *testing.T, now func() time.Time) appliance.Journal {
+			storetest.TestJournal(t, func(t *testing.T, now func() time.Time) audit.Journal {
 				o := bolt.WithWAL(options(key), 8<<20)
 				o.Now = now
 				// The suite tests that time does not go back. How far it may stand still is tested elsewhere.
@@ -40,7 +42,7 @@ func TestConditions(t *testing.T) {
 	for name, every := range map[string]int64{"not filed": 0, "filed": 1, "partly filed": 3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			storetest.TestConditions(t, func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal) {
+			storetest.TestConditions(t, func(t *testing.T, now func() time.Time) (appliance.Keys, audit.Journal) {
 				o := bolt.WithWAL(options(newLogKey(t)), 8<<20)
 				o.Now = now
 				if every == 0 {
@@ -56,7 +58,7 @@ func TestConditions(t *testing.T) {
 
 // settling flushes everything into the file after each so many records or events.
 type settling struct {
-	appliance.Journal
+	audit.Journal
 	store    *bolt.Store
 	every    int64
 	appended atomic.Int64
@@ -70,12 +72,12 @@ func (j *settling) settle(err error) error {
 }
 
 func (j *settling) Append(ctx context.Context, r appliance.Record,
-	conditions ...appliance.Condition) (appliance.Entry, bool, error) {
+	conditions ...journal.Condition) (journal.Entry, bool, error) {
 	e, replayed, err := j.Journal.Append(ctx, r, conditions...)
 	return e, replayed, j.settle(err)
 }
 
-func (j *settling) AppendEvent(ctx context.Context, event appliance.Event) (appliance.Entry, error) {
+func (j *settling) AppendEvent(ctx context.Context, event journal.Event) (journal.Entry, error) {
 	e, err := j.Journal.AppendEvent(ctx, event)
 	return e, j.settle(err)
 }

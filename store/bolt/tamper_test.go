@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 	"github.com/google/uuid"
@@ -26,8 +28,8 @@ import (
 // sealed is a closed journal to tamper with.
 type sealed struct {
 	file    []byte
-	key     appliance.LogKey
-	entries []appliance.Entry
+	key     journal.LogKey
+	entries []journal.Entry
 	apiKey  appliance.APIKey
 	earlier []byte // checkpoint at 12 records
 	at12    []byte // file at 12 records
@@ -292,7 +294,7 @@ func rewrite(j sealed, i int64) func(tx *bbolt.Tx) error {
 		if err := salt(i)(tx); err != nil {
 			return err
 		}
-		var frontier appliance.Frontier
+		var frontier journal.Frontier
 		for n := range int64(len(j.entries)) {
 			leaf := tx.Bucket([]byte("records")).Get(index(n))
 			for level, h := range frontier.Add(nil, tlog.RecordHash(leaf)) {
@@ -363,7 +365,7 @@ func TestDamagedFile(t *testing.T) {
 			refused++
 			continue
 		}
-		report, err := s.Journal().Verify(t.Context(), appliance.VerifyOptions{})
+		report, err := s.Journal().Verify(t.Context(), audit.Options{})
 		if err != nil || !report.OK() {
 			found++
 		} else if !reflect.DeepEqual(dump(t, file), want) {
@@ -380,14 +382,14 @@ func TestDamagedFile(t *testing.T) {
 
 // readAll makes all ordinary reads and ignores their results.
 func readAll(t testing.TB, s *bolt.Store, j sealed) {
-	journal := s.Journal()
+	records := s.Journal()
 	for i, e := range j.entries {
-		journal.ByID(t.Context(), e.Record.ID)
-		journal.Prove(t.Context(), int64(i))
+		records.ByID(t.Context(), e.Record.ID)
+		records.Prove(t.Context(), int64(i))
 	}
-	journal.List(t.Context(), appliance.JournalQuery{KeyID: j.entries[0].Record.KeyID, From: j.entries[0].Record.Time})
-	journal.Entries(t.Context(), 0, func(appliance.Entry) error { return nil })
-	journal.Tile(t.Context(), tlog.Tile{H: 8, L: 0, N: 0, W: 40})
+	records.List(t.Context(), journal.Query{KeyID: j.entries[0].Record.KeyID, From: j.entries[0].Record.Time})
+	records.Entries(t.Context(), 0, func(journal.Entry) error { return nil })
+	records.Tile(t.Context(), tlog.Tile{H: 8, L: 0, N: 0, W: 40})
 	s.Snapshot(&bytes.Buffer{})
 }
 

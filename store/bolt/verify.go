@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt/pages"
 	"github.com/google/uuid"
 	"golang.org/x/mod/sumdb/tlog"
@@ -22,29 +23,29 @@ var (
 	errLost   = errors.New("cannot be read")
 )
 
-// Verify implements appliance.Journal. In addition to the leaves, it checks the file: that each page is readable and is
+// Verify implements journal.Journal. In addition to the leaves, it checks the file: that each page is readable and is
 // either used once or free, each stored hash, that lookup buckets and records agree in both directions, and the API
 // keys. It continues after unreadable parts. Appends may run at the same time: Verify checks the journal as it was at
 // the beginning.
-func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
-	audit, err := appliance.NewAudit(j.store.opts.Verifier, opts.Earlier)
+func (j *Journal) Verify(ctx context.Context, opts audit.Options) (audit.Report, error) {
+	a, err := audit.New(j.store.opts.Verifier, opts.Earlier)
 	if err != nil {
-		return appliance.AuditReport{}, err
+		return audit.Report{}, err
 	}
-	audit.Expect(opts)
+	a.Expect(opts)
 	before, _ := j.store.keys.List(ctx) // from memory: it never fails
-	v := &auditor{ctx: ctx, store: j.store, head: j.store.head.Load(), audit: audit, progress: opts.Progress}
+	v := &auditor{ctx: ctx, store: j.store, head: j.store.head.Load(), audit: a, progress: opts.Progress}
 	if v.progress == nil {
 		v.progress = func(done, total int64) {}
 	}
 	for _, pass := range []func() error{v.checkFile, v.records, v.surplus} {
 		if err := pass(); err != nil {
-			return appliance.AuditReport{}, err
+			return audit.Report{}, err
 		}
 	}
 	now, _ := j.store.keys.List(ctx)
-	audit.Keys(before, now)
-	return audit.Finish(v.checkpoint), nil
+	a.Keys(before, now)
+	return a.Finish(v.checkpoint), nil
 }
 
 // auditor is one run of Verify.
@@ -52,7 +53,7 @@ type auditor struct {
 	ctx      context.Context
 	store    *Store
 	head     *head // at the beginning; nil if the file is damaged
-	audit    *appliance.Audit
+	audit    *audit.Audit
 	progress func(done, total int64)
 
 	// Set by file.
@@ -70,7 +71,7 @@ type auditor struct {
 }
 
 func (v *auditor) report(index int64, id uuid.UUID, part, format string, args ...any) {
-	v.audit.Report(appliance.Damage{Index: index, ID: id, Part: part, Detail: fmt.Sprintf(format, args...)})
+	v.audit.Report(audit.Damage{Index: index, ID: id, Part: part, Detail: fmt.Sprintf(format, args...)})
 }
 
 // pages runs fn in a read transaction.
@@ -153,7 +154,7 @@ func (v *auditor) readMeta(p *pages.Reader) {
 	if v.checkpoint, err = p.Get(bucketMeta, []byte(metaCheckpoint)); err != nil {
 		v.report(-1, uuid.Nil, "checkpoint", "%s", err)
 	}
-	tree, err := appliance.OpenCheckpoint(v.checkpoint, v.store.opts.Verifier)
+	tree, err := journal.OpenCheckpoint(v.checkpoint, v.store.opts.Verifier)
 	if err == nil {
 		v.flushed, v.size = tree.N, tree.N
 		if h := v.head; h != nil && h.tree.N > tree.N {
@@ -270,12 +271,12 @@ func (v *auditor) freePages(p *pages.Reader, free []uint64) {
 type block struct {
 	first          int64
 	leaves, hashes [][]byte // the hashes that the records complete
-	checked        []appliance.CheckedLeaf
+	checked        []audit.Leaf
 }
 
 // records checks all records in order, with their hashes and lookups.
 func (v *auditor) records() error {
-	err := appliance.Ahead((v.size+verifyStep-1)/verifyStep, func(n int64) (b block, err error) {
+	err := audit.Ahead((v.size+verifyStep-1)/verifyStep, func(n int64) (b block, err error) {
 		b.first = n * verifyStep
 		end := min(v.size, b.first+verifyStep)
 		err = v.pages(func(p *pages.Reader) error {
@@ -349,10 +350,10 @@ func (v *auditor) addTail(first int64, leaves [][]byte, hashStart int64, hashes 
 
 // lostLeaf replaces an unreadable record. Its stored hash stands in for it, so that the rest of the tree can be
 // checked.
-func lostLeaf(stored []byte) appliance.CheckedLeaf {
+func lostLeaf(stored []byte) audit.Leaf {
 	var hash tlog.Hash
 	copy(hash[:], stored)
-	return appliance.LostLeaf(hash, errLost)
+	return audit.LostLeaf(hash, errLost)
 }
 
 // tree compares the hashes that record n completes with the stored ones. A wrong hash makes those above it wrong, too:

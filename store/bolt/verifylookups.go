@@ -8,13 +8,13 @@ import (
 	"hash/maphash"
 	"slices"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt/pages"
 	"github.com/google/uuid"
 )
 
 // lookups checks the lookup entries of a record.
-func (v *auditor) lookups(p *pages.Reader, n int64, e appliance.Entry) {
+func (v *auditor) lookups(p *pages.Reader, n int64, e journal.Entry) {
 	id := e.ID()
 	if id == uuid.Nil {
 		return // unreadable, which is reported elsewhere
@@ -100,7 +100,7 @@ func (v *auditor) asks(p *pages.Reader, n int64, bucket string, name []byte) (id
 	if err != nil {
 		return uuid.Nil, false
 	}
-	e, _ := appliance.DecodeEntry(n, leaf)
+	e, _ := journal.DecodeEntry(n, leaf)
 	if id = e.ID(); id == uuid.Nil {
 		return id, false
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 )
@@ -82,7 +83,7 @@ func forged(at int) func(t *testing.T, path string) {
 	})
 }
 
-func misfits(t *testing.T, other appliance.LogKey) map[string]misfit {
+func misfits(t *testing.T, other journal.LogKey) map[string]misfit {
 	theirs := newPath(t)
 	fill(t, held(t, theirs, options(other)), 1)
 	foreign, err := os.ReadFile(theirs + "-wal")
@@ -179,7 +180,7 @@ func TestAWriteAheadLogThatDoesNotFit(t *testing.T) {
 }
 
 // reads checks the result of a read-only opening: the same records, or the damage.
-func (m misfit) reads(t *testing.T, path string, o bolt.Options, entries []appliance.Entry) {
+func (m misfit) reads(t *testing.T, path string, o bolt.Options, entries []journal.Entry) {
 	t.Helper()
 	s, err := bolt.Open(path, o)
 	switch {
@@ -207,7 +208,7 @@ func (m misfit) reads(t *testing.T, path string, o bolt.Options, entries []appli
 	}
 }
 
-func (m misfit) has(t *testing.T, s *bolt.Store, entries []appliance.Entry) {
+func (m misfit) has(t *testing.T, s *bolt.Store, entries []journal.Entry) {
 	t.Helper()
 	for i, e := range entries {
 		got, err := s.Journal().ByID(t.Context(), e.Record.ID)

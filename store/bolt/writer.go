@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/counts"
 	"github.com/attestd/attestd/store/queue"
 	"github.com/google/uuid"
@@ -34,14 +35,14 @@ const (
 // API keys to be written.
 type change struct {
 	record *appliance.Record
-	admits []appliance.Condition // conditions of the record
-	event  *appliance.Event
+	admits []journal.Condition // conditions of the record
+	event  *journal.Event
 	newKey *appliance.APIKey
 	leaves [][]byte
 	first  int64 // index of leaves[0]
 
 	// Set by the writer.
-	entry    *appliance.Entry
+	entry    *journal.Entry
 	replayed bool
 }
 
@@ -67,11 +68,11 @@ type writer struct {
 
 	// Owned by write. They describe the state on the disk. A batch works on copies, which replace them after a
 	// successful write.
-	frontier appliance.Frontier
+	frontier journal.Frontier
 	flushed  time.Time // when the API keys' last uses were last written
 }
 
-func newWriter(s *Store, frontier appliance.Frontier) *writer {
+func newWriter(s *Store, frontier journal.Frontier) *writer {
 	w := &writer{store: s, frontier: frontier, checkpointer: newFiler(s), failed: make(chan error, 1)}
 	w.checkpointer.writer, w.checkpointer.sealed = w, len(s.recent.segments) > 0
 	go w.checkpointer.run()
@@ -131,7 +132,7 @@ func (w *writer) finalOrRetry(err error) error {
 	switch {
 	case w.refusal() != nil:
 		return w.refusal()
-	case errors.Is(err, appliance.ErrUnsigned): // before anything was written
+	case errors.Is(err, journal.ErrUnsigned): // before anything was written
 		return &appliance.Error{Code: appliance.CodeJournalUnavailable, Detail: "the journal is not available",
 			RetryAfter: time.Second, Cause: err}
 	case !judged && !notWritten(err):
@@ -192,7 +193,7 @@ type batch struct {
 	last   bool // the last batch, which also writes the last uses
 
 	tx       *bbolt.Tx // read transaction for lookups; nil before the first
-	frontier appliance.Frontier
+	frontier journal.Frontier
 	now      time.Time // time of all records of the batch
 	ahead    error     // the reason to refuse appends, or nil
 	next     *segment  // the leaves to append
@@ -222,7 +223,7 @@ func (b *batch) writeLeaves() error {
 	}
 	h := &head{tree: b.frontier.Tree(), last: b.next.last}
 	var err error
-	if h.checkpoint, err = appliance.SignCheckpoint(h.tree, w.store.opts.Signer); err != nil {
+	if h.checkpoint, err = journal.SignCheckpoint(h.tree, w.store.opts.Signer); err != nil {
 		return fmt.Errorf("sign checkpoint: %w", err)
 	}
 	b.next.checkpoint = h.checkpoint
@@ -273,7 +274,7 @@ func (b *batch) append() (err error) {
 }
 
 // find returns the entry for a name, including entries of this batch, or nil.
-func (b *batch) find(l lookup) (*appliance.Entry, error) {
+func (b *batch) find(l lookup) (*journal.Entry, error) {
 	if e := b.next.find(l); e != nil {
 		return e, nil
 	}
@@ -324,11 +325,11 @@ func (b *batch) appendRecord(o *op) error {
 		return err
 	}
 	rand.Read(r.Salt[:]) // never fails (Go 1.24)
-	leaf, err := appliance.EncodeLeaf(r)
+	leaf, err := journal.EncodeLeaf(r)
 	if err != nil {
 		return appliance.Errorf(appliance.CodeInternal, "the attestation cannot be recorded").Because(err)
 	}
-	o.Value.entry = &appliance.Entry{Index: b.frontier.Size(), Record: r, Leaf: leaf}
+	o.Value.entry = &journal.Entry{Index: b.frontier.Size(), Record: r, Leaf: leaf}
 	b.next.add(&b.frontier, o.Value.entry)
 	return nil
 }
@@ -347,13 +348,13 @@ func (b *batch) appendEvent(o *op) error {
 	if err != nil {
 		return err
 	}
-	o.Value.entry = &appliance.Entry{Index: b.frontier.Size(), Event: &e, Leaf: leaf}
+	o.Value.entry = &journal.Entry{Index: b.frontier.Size(), Event: &e, Leaf: leaf}
 	b.next.add(&b.frontier, o.Value.entry)
 	return nil
 }
 
 // replay answers an op with an existing entry.
-func (c *change) replay(earlier *appliance.Entry, err error) error {
+func (c *change) replay(earlier *journal.Entry, err error) error {
 	c.entry, c.replayed = earlier, true
 	return err
 }

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 const (
@@ -29,18 +29,18 @@ const (
 // the file was changed or belongs to another journal, it is ignored and the entries are counted again.
 type File struct {
 	Path   string
-	Log    string // appliance.LogName of the log
-	Secret []byte // of the MAC, such as the result of appliance.StoreSecret
+	Log    string // journal.LogName of the log
+	Secret []byte // of the MAC, such as the result of journal.StoreSecret
 	// Head returns the journal's tree, and the index below which the entries of that tree are.
 	Head func(ctx context.Context) (tree tlog.Tree, below int64, err error)
 }
 
 // stored is the content of the file.
 type stored struct {
-	Log    string             `json:"log"`
-	Size   int64              `json:"size"`
-	Root   appliance.HexBytes `json:"rootHash"`
-	Counts []storedCount      `json:"counts"`
+	Log    string           `json:"log"`
+	Size   int64            `json:"size"`
+	Root   journal.HexBytes `json:"rootHash"`
+	Counts []storedCount    `json:"counts"`
 }
 
 type storedCount struct {
@@ -51,8 +51,8 @@ type storedCount struct {
 
 // sealed is the file.
 type sealed struct {
-	Content json.RawMessage    `json:"content"` // stored
-	MAC     appliance.HexBytes `json:"mac"`
+	Content json.RawMessage  `json:"content"` // stored
+	MAC     journal.HexBytes `json:"mac"`
 }
 
 func (f File) mac(content []byte) []byte {
@@ -196,10 +196,10 @@ func (c *Counts) newest() (f File, all []storedCount) {
 }
 
 // Begins reports whether a journal's tree of size entries begins with an older tree.
-func Begins(ctx context.Context, journal appliance.Tiles, size int64, older tlog.Tree) (bool, error) {
+func Begins(ctx context.Context, j journal.Tiles, size int64, older tlog.Tree) (bool, error) {
 	if older.N > size {
 		return false, nil
 	}
-	edge, err := appliance.NewFrontier(older.N, appliance.NewHashes(ctx, journal, size))
+	edge, err := journal.NewFrontier(older.N, journal.NewHashes(ctx, j, size))
 	return err == nil && edge.Tree() == older, err
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
 	"github.com/attestd/attestd/store/storetest"
@@ -58,7 +59,7 @@ func TestAnEmptySharedJournalWithoutAMarkTakesEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Accept(appliance.Frontier{}.Tree()); err != nil {
+	if err := g.Accept(journal.Frontier{}.Tree()); err != nil {
 		t.Errorf("an empty head is refused: %v", err)
 	}
 	if _, err := g.AppendEvent(t.Context(), storetest.Event()); err != nil {

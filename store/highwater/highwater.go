@@ -13,6 +13,8 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 const (
@@ -25,9 +27,9 @@ const (
 
 // Options configure Open.
 type Options struct {
-	Key    appliance.LogKey // the log's; required
-	Logger *slog.Logger     // nil means none
-	Every  time.Duration    // minimum time between two checks of the head; zero means 1 s, or 500 ms if Shared
+	Key    journal.LogKey // the log's; required
+	Logger *slog.Logger   // nil means none
+	Every  time.Duration  // minimum time between two checks of the head; zero means 1 s, or 500 ms if Shared
 
 	// Shared means that other appliances write the store, too. The journal then checks the head at regular intervals.
 	// Otherwise it checks the head only after its own appends.
@@ -37,14 +39,14 @@ type Options struct {
 	OnDemand bool
 	// Continued, if not nil, is called once when another log continues this one with a key derived from Key. After
 	// that, Key signs no more records. Continued must not block.
-	Continued func(next appliance.LogKey, secret string)
+	Continued func(next journal.LogKey, secret string)
 }
 
 // Journal guards a journal with the mark. If the head contradicts the mark, Append, AppendEvent, Ready, Checkpoint,
 // Prove and Tile fail with CodeJournalLost until the journal agrees with the mark again. Other reads continue.
 // Checkpoint returns a checkpoint only after a mark that covers it is on the disk.
 type Journal struct {
-	appliance.Journal // the store's
+	audit.Journal // the store's
 
 	path  string
 	opts  Options
@@ -84,7 +86,7 @@ type waiter struct {
 
 // Open guards a journal with the mark at path and checks the head once. An unreadable file is an error. A damaged file,
 // or one of another log, is reported by Loss. If no file exists, the head becomes the mark.
-func Open(ctx context.Context, path string, journal appliance.Journal, o Options) (*Journal, error) {
+func Open(ctx context.Context, path string, journal audit.Journal, o Options) (*Journal, error) {
 	j, err := newJournal(path, journal, o)
 	if err != nil {
 		return nil, err
@@ -115,7 +117,7 @@ func Open(ctx context.Context, path string, journal appliance.Journal, o Options
 	return j, nil
 }
 
-func newJournal(path string, journal appliance.Journal, o Options) (*Journal, error) {
+func newJournal(path string, journal audit.Journal, o Options) (*Journal, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -142,8 +144,8 @@ func newJournal(path string, journal appliance.Journal, o Options) (*Journal, er
 
 // Compare returns the mark at path, and the contradiction between journal and mark, or nil. The mark is zero if the
 // file has no mark of this log. Compare writes no file.
-func Compare(ctx context.Context, path string, journal appliance.Journal, key appliance.LogKey) (Mark, *Loss, error) {
-	j, err := newJournal(path, journal, Options{Key: key})
+func Compare(ctx context.Context, path string, records audit.Journal, key journal.LogKey) (Mark, *Loss, error) {
+	j, err := newJournal(path, records, Options{Key: key})
 	if err != nil {
 		return Mark{}, nil, err
 	}
@@ -222,11 +224,11 @@ func (j *Journal) Accept(head tlog.Tree) error {
 	return (&Loss{Why: errShorter.Error(), Mark: s.mark.Signed, High: s.mark.Tree, Low: head}).refusal()
 }
 
-// Append implements appliance.Journal. With OnDemand, it compares the head with the mark first.
+// Append implements journal.Journal. With OnDemand, it compares the head with the mark first.
 func (j *Journal) Append(ctx context.Context, r appliance.Record,
-	conditions ...appliance.Condition) (appliance.Entry, bool, error) {
+	conditions ...journal.Condition) (journal.Entry, bool, error) {
 	if err := j.refusal(ctx); err != nil {
-		return appliance.Entry{}, false, err
+		return journal.Entry{}, false, err
 	}
 	e, replayed, err := j.Journal.Append(ctx, r, conditions...)
 	if err == nil && !replayed {
@@ -235,10 +237,10 @@ func (j *Journal) Append(ctx context.Context, r appliance.Record,
 	return e, replayed, err
 }
 
-// AppendEvent implements appliance.Journal.
-func (j *Journal) AppendEvent(ctx context.Context, event appliance.Event) (appliance.Entry, error) {
+// AppendEvent implements journal.Journal.
+func (j *Journal) AppendEvent(ctx context.Context, event journal.Event) (journal.Entry, error) {
 	if err := j.refusal(ctx); err != nil {
-		return appliance.Entry{}, err
+		return journal.Entry{}, err
 	}
 	e, err := j.Journal.AppendEvent(ctx, event)
 	if err == nil {
@@ -268,7 +270,7 @@ func (j *Journal) refusal(ctx context.Context) error {
 	return nil
 }
 
-func (j *Journal) appended(e appliance.Entry) {
+func (j *Journal) appended(e journal.Entry) {
 	j.last.raise(e.Index, e.Leaf)
 	j.signalSoon()
 }
@@ -306,7 +308,7 @@ func (j *Journal) signalSoon() {
 	}
 }
 
-// Ready implements appliance.Journal.
+// Ready implements journal.Journal.
 func (j *Journal) Ready(ctx context.Context) error {
 	s := j.state.Load()
 	if s.lost != nil {
@@ -327,7 +329,7 @@ func (j *Journal) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Checkpoint implements appliance.Journal.
+// Checkpoint implements journal.Journal.
 func (j *Journal) Checkpoint(ctx context.Context) ([]byte, error) {
 	signed, err := j.Journal.Checkpoint(ctx)
 	if err != nil {
@@ -336,19 +338,19 @@ func (j *Journal) Checkpoint(ctx context.Context) ([]byte, error) {
 	return signed, j.cover(ctx, signed)
 }
 
-// Prove implements appliance.Journal.
-func (j *Journal) Prove(ctx context.Context, index int64) (appliance.InclusionProof, error) {
+// Prove implements journal.Journal.
+func (j *Journal) Prove(ctx context.Context, index int64) (journal.InclusionProof, error) {
 	proof, err := j.Journal.Prove(ctx, index)
 	if err != nil {
 		return proof, err
 	}
 	if err := j.cover(ctx, []byte(proof.Checkpoint)); err != nil {
-		return appliance.InclusionProof{}, err
+		return journal.InclusionProof{}, err
 	}
 	return proof, nil
 }
 
-// Tile implements appliance.Journal.
+// Tile implements journal.Journal.
 func (j *Journal) Tile(ctx context.Context, t tlog.Tile) ([]byte, error) {
 	if lost := j.Loss(); lost != nil {
 		return nil, lost.refusal()

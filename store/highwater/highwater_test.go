@@ -15,6 +15,8 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
 	"github.com/attestd/attestd/store/storetest"
@@ -24,7 +26,7 @@ import (
 type rig struct {
 	t    *testing.T
 	dir  string
-	key  appliance.LogKey
+	key  journal.LogKey
 	text *logText
 }
 
@@ -66,7 +68,7 @@ func (l *logText) count(what string) int {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	key, _, err := appliance.NewLogKey("example.com/log")
+	key, _, err := journal.NewLogKey("example.com/log")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +89,7 @@ func (r *rig) store(name string) *bolt.Store {
 }
 
 // open guards a shared journal. It checks the head only when the test requests it.
-func (r *rig) open(journal appliance.Journal) *highwater.Journal {
+func (r *rig) open(journal audit.Journal) *highwater.Journal {
 	r.t.Helper()
 	g, err := highwater.Open(r.t.Context(), r.mark(), journal, highwater.Options{
 		Key: r.key, Logger: slog.New(slog.NewTextHandler(r.text, nil)), Every: time.Hour,
@@ -98,7 +100,7 @@ func (r *rig) open(journal appliance.Journal) *highwater.Journal {
 	return g
 }
 
-func (r *rig) append(j appliance.Journal, n int) (entries []appliance.Entry) {
+func (r *rig) append(j audit.Journal, n int) (entries []journal.Entry) {
 	r.t.Helper()
 	for range n {
 		e, _, err := j.Append(r.t.Context(), storetest.Record(r.t, "key"))
@@ -133,16 +135,16 @@ func closeAll(t *testing.T, parts ...interface{ Close() error }) {
 // switching is a journal that can change its store, as at the failover of a database.
 type switching struct {
 	mu sync.Mutex
-	appliance.Journal
+	audit.Journal
 }
 
-func (s *switching) to(j appliance.Journal) {
+func (s *switching) to(j audit.Journal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Journal = j
 }
 
-func (s *switching) now() appliance.Journal {
+func (s *switching) now() audit.Journal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.Journal
@@ -157,13 +159,13 @@ func (s *switching) Tile(ctx context.Context, t tlog.Tile) ([]byte, error) {
 func (s *switching) Ready(ctx context.Context) error { return s.now().Ready(ctx) }
 
 func (s *switching) Append(ctx context.Context, r appliance.Record,
-	conditions ...appliance.Condition) (appliance.Entry, bool, error) {
+	conditions ...journal.Condition) (journal.Entry, bool, error) {
 	return s.now().Append(ctx, r, conditions...)
 }
 
 func TestAGuardedJournalIsAJournal(t *testing.T) {
 	r := newRig(t)
-	storetest.TestJournal(t, func(t *testing.T, now func() time.Time) appliance.Journal {
+	storetest.TestJournal(t, func(t *testing.T, now func() time.Time) audit.Journal {
 		dir := t.TempDir()
 		s, err := bolt.Open(filepath.Join(dir, "journal"),
 			bolt.Options{Signer: r.key.Signer, Verifier: r.key.Verifier, Now: now, MaxAhead: 24 * time.Hour})
@@ -299,7 +301,7 @@ func (r *rig) checkLost(g *highwater.Journal, why string) {
 			r.t.Errorf("%s: %v", what, err)
 		}
 	}
-	if entries, err := g.List(ctx, appliance.JournalQuery{Limit: 1}); err != nil || len(entries) != 1 {
+	if entries, err := g.List(ctx, journal.Query{Limit: 1}); err != nil || len(entries) != 1 {
 		r.t.Errorf("list: %v, %v", entries, err)
 	}
 }
@@ -435,7 +437,7 @@ func TestASharedStoreThatDoesNotAnswerAtFirst(t *testing.T) {
 
 var errSilent = errors.New("no answer")
 
-type silent struct{ appliance.Journal }
+type silent struct{ audit.Journal }
 
 func (silent) Checkpoint(context.Context) ([]byte, error) {
 	return nil, appliance.Errorf(appliance.CodeJournalUnavailable, "the journal is not available").Because(errSilent)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // The ways in which a journal contradicts the mark.
@@ -210,11 +211,11 @@ func (j *Journal) adopt(ctx context.Context, head Mark) error {
 		if err != nil {
 			return err
 		}
-		name := appliance.SignerOf(j.foreign)
+		name := journal.SignerOf(j.foreign)
 		for _, e := range events {
 			if c, ok := e.Continuation(); ok && c.Names(name) {
 				j.opts.Logger.Warn("journal: it continues another log, whose loss was accepted",
-					"log", appliance.LogName(j.opts.Key.Verifier),
+					"log", journal.LogName(j.opts.Key.Verifier),
 					"before", name, "reason", c.Reason, "by", e.By, "records", head.Tree.N)
 				return nil
 			}
@@ -239,10 +240,10 @@ func (j *Journal) otherLog(ctx context.Context, signed []byte, cause error) erro
 	}
 	loss := &Loss{Why: fmt.Sprintf("the journal belongs to another log (%s)", cause), Head: signed,
 		Remedy: "attesting is stopped. " +
-			"Put back the journal of " + appliance.LogName(j.opts.Key.Verifier) + ", or the log.key of the other log"}
+			"Put back the journal of " + journal.LogName(j.opts.Key.Verifier) + ", or the log.key of the other log"}
 	next, secret, err := j.opts.Key.Follow(events)
 	if err == nil {
-		_, err = appliance.OpenCheckpoint(signed, next.Verifier)
+		_, err = journal.OpenCheckpoint(signed, next.Verifier)
 	}
 	switch {
 	case err != nil && j.opts.Shared:
@@ -260,9 +261,9 @@ func (j *Journal) otherLog(ctx context.Context, signed []byte, cause error) erro
 }
 
 // Beginning returns the EventLogContinued events at the start of a journal, newest first.
-func Beginning(ctx context.Context, journal appliance.Journal) (events []appliance.Event, err error) {
+func Beginning(ctx context.Context, j journal.Journal) (events []journal.Event, err error) {
 	enough := errors.New("enough")
-	err = journal.Entries(ctx, 0, func(e appliance.Entry) error {
+	err = j.Entries(ctx, 0, func(e journal.Entry) error {
 		if e.Event == nil {
 			return enough
 		}

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // FileName is the file of the mark in data_dir. It holds one signed checkpoint. Its signature reveals any damage.
@@ -66,9 +66,9 @@ func read(path string, verifier note.Verifier) (Mark, error) {
 	if err == nil {
 		return m, nil
 	}
-	if name := appliance.SignerOf(signed); name != "" && name != appliance.LogName(verifier) {
+	if name := journal.SignerOf(signed); name != "" && name != journal.LogName(verifier) {
 		return Mark{Signed: signed}, fmt.Errorf("%w: %s has a checkpoint of %s, the log key belongs to %s", ErrOtherLog,
-			path, name, appliance.LogName(verifier))
+			path, name, journal.LogName(verifier))
 	}
 	return Mark{}, fmt.Errorf("%w: %s: %w", ErrDamaged, path, err)
 }
@@ -93,6 +93,6 @@ func write(path string, signed []byte) error {
 }
 
 func parse(signed []byte, verifier note.Verifier) (Mark, error) {
-	tree, err := appliance.OpenCheckpoint(signed, verifier)
+	tree, err := journal.OpenCheckpoint(signed, verifier)
 	return Mark{Tree: tree, Signed: signed}, err
 }

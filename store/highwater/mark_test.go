@@ -12,16 +12,17 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
 )
 
 func TestAMarkThatIsOfNoUse(t *testing.T) {
-	other, _, err := appliance.NewLogKey("example.com/other")
+	other, _, err := journal.NewLogKey("example.com/other")
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign, err := appliance.SignCheckpoint(tlog.Tree{N: 1}, other.Signer)
+	foreign, err := journal.SignCheckpoint(tlog.Tree{N: 1}, other.Signer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +109,7 @@ func TestALogThatGoesOnFromTheMarks(t *testing.T) {
 	event, next := r.continueTo(s, "next")
 
 	var followed []string
-	told := func(k appliance.LogKey, _ string) { followed = append(followed, k.VerifierText) }
+	told := func(k journal.LogKey, _ string) { followed = append(followed, k.VerifierText) }
 	after, err := bolt.Open(filepath.Join(r.dir, "next"), bolt.Options{Signer: next.Signer, Verifier: next.Verifier})
 	if err != nil {
 		t.Fatal(err)
@@ -142,13 +143,13 @@ func TestALogThatGoesOnFromTheMarks(t *testing.T) {
 }
 
 // continueTo creates the file of a log that continues a store's log.
-func (r *rig) continueTo(s *bolt.Store, name string) (appliance.Event, appliance.LogKey) {
+func (r *rig) continueTo(s *bolt.Store, name string) (journal.Event, journal.LogKey) {
 	r.t.Helper()
 	head, err := s.Journal().Checkpoint(r.t.Context())
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	event, err := appliance.NewContinuation(r.key, head, nil, "a test", "root", time.Now())
+	event, err := journal.NewContinuation(r.key, head, nil, "a test", "root", time.Now())
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -7,14 +7,14 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // tiles reads the hashes of a tree from a journal.
-type tiles struct{ *appliance.Hashes }
+type tiles struct{ *journal.Hashes }
 
-func newTiles(ctx context.Context, journal appliance.Journal, size int64) *tiles {
-	return &tiles{appliance.NewHashes(ctx, journal, size)}
+func newTiles(ctx context.Context, j journal.Journal, size int64) *tiles {
+	return &tiles{journal.NewHashes(ctx, j, size)}
 }
 
 // extends returns an error unless the tree that t reads is consistent with the older one (RFC 6962, section 2.1.2).
@@ -41,12 +41,12 @@ func (t *tiles) extends(tree, older tlog.Tree) error {
 }
 
 // Extends reports whether a journal of the same log begins with the records of a signed checkpoint.
-func Extends(ctx context.Context, journal appliance.Journal, key appliance.LogKey, signed []byte) (bool, error) {
+func Extends(ctx context.Context, j journal.Journal, key journal.LogKey, signed []byte) (bool, error) {
 	older, err := parse(signed, key.Verifier)
 	if err != nil {
 		return false, err
 	}
-	checkpoint, err := journal.Checkpoint(ctx)
+	checkpoint, err := j.Checkpoint(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -54,7 +54,7 @@ func Extends(ctx context.Context, journal appliance.Journal, key appliance.LogKe
 	if err != nil {
 		return false, err
 	}
-	err = newTiles(ctx, journal, head.Tree.N).extends(head.Tree, older.Tree)
+	err = newTiles(ctx, j, head.Tree.N).extends(head.Tree, older.Tree)
 	if errors.Is(err, errShorter) || errors.Is(err, errForked) {
 		return false, nil
 	}

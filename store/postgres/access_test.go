@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/store/postgres"
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 	"github.com/attestd/attestd/store/storetest"
@@ -164,7 +165,7 @@ func TestAStoreStartsOnADatabaseInAnyStateAndServesOnceItCan(t *testing.T) {
 	if _, _, err := store.Journal().Append(t.Context(), storetest.Record(t, "key")); !errors.Is(err, postgres.ErrOlderSchema) {
 		t.Errorf("an append into a schema that is too old: %v", err)
 	}
-	if _, err := store.Journal().Verify(t.Context(), appliance.VerifyOptions{}); !errors.Is(err, postgres.ErrOlderSchema) {
+	if _, err := store.Journal().Verify(t.Context(), audit.Options{}); !errors.Is(err, postgres.ErrOlderSchema) {
 		t.Errorf("an audit of a schema that is too old: %v", err)
 	}
 	wantState("the schema is too old", postgres.ErrOlderSchema)

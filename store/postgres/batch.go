@@ -17,6 +17,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // batch is one transaction of the writer. It is retried until its outcome is known.
@@ -33,21 +34,21 @@ type batch struct {
 	ahead    error // the reason to refuse appends, or nil
 	past     past  // results for the conditions
 	keys     map[string]appliance.APIKey
-	byID     map[uuid.UUID]appliance.Entry // existing leaves with an id of the batch
-	replayed bool                          // an op is answered with an existing leaf
-	replays  map[idempotent]appliance.Entry
+	byID     map[uuid.UUID]journal.Entry // existing leaves with an id of the batch
+	replayed bool                        // an op is answered with an existing leaf
+	replays  map[idempotent]journal.Entry
 	next     *head
-	entries  []appliance.Entry // appended by the batch
+	entries  []journal.Entry // appended by the batch
 	hashes   []tlog.Hash
 	roots    []root // of the tiles that the batch completes
 }
 
 // leaf is a record or an event with its time, ready to be appended.
 type leaf struct {
-	appliance.Entry // without its Index
-	hash            tlog.Hash
-	asks            []appliance.PastQuery // of a record's conditions, in their order
-	err             error                 // the reason to refuse it, or nil
+	journal.Entry // without its Index
+	hash          tlog.Hash
+	asks          []journal.PastQuery // of a record's conditions, in their order
+	err           error               // the reason to refuse it, or nil
 }
 
 // idempotent names a record by its API key and idempotency key.
@@ -100,7 +101,7 @@ func (b *batch) commits() bool {
 func (b *batch) reset() {
 	*b = batch{store: b.store, ops: b.ops, unknown: b.unknown, taken: b.taken || b.unknown}
 	for _, o := range b.ops {
-		o.Err, o.Value.entry, o.Value.replayed = nil, appliance.Entry{}, false
+		o.Err, o.Value.entry, o.Value.replayed = nil, journal.Entry{}, false
 	}
 }
 
@@ -138,7 +139,7 @@ func makeLeaf(c *change, now time.Time) (l leaf) {
 	}
 	l.Record = c.record
 	l.Record.Time = now
-	if l.Leaf, l.err = appliance.EncodeLeaf(l.Record); l.err != nil {
+	if l.Leaf, l.err = journal.EncodeLeaf(l.Record); l.err != nil {
 		l.err = refuse(l.err)
 	}
 	l.hash = tlog.RecordHash(l.Leaf)
@@ -266,25 +267,25 @@ func (b *batch) scanHead(from pgx.Row) (err error) {
 }
 
 func (b *batch) scanReplays(rows pgx.Rows) error {
-	b.replays = make(map[idempotent]appliance.Entry)
-	return eachEntry(rows, b.head.continued, func(e appliance.Entry) {
+	b.replays = make(map[idempotent]journal.Entry)
+	return eachEntry(rows, b.head.continued, func(e journal.Entry) {
 		b.replays[idempotent{e.Record.KeyID, e.Record.IdempotencyKey}] = e
 	})
 }
 
 func (b *batch) scanIDs(rows pgx.Rows) error {
-	b.byID = make(map[uuid.UUID]appliance.Entry)
-	return eachEntry(rows, b.head.continued, func(e appliance.Entry) { b.byID[e.ID()] = e })
+	b.byID = make(map[uuid.UUID]journal.Entry)
+	return eachEntry(rows, b.head.continued, func(e journal.Entry) { b.byID[e.ID()] = e })
 }
 
 // build decides on each op and computes the next head.
 func (b *batch) build() error {
 	frontier := b.head.frontier.Clone()
 	if b.byID == nil {
-		b.byID = make(map[uuid.UUID]appliance.Entry)
+		b.byID = make(map[uuid.UUID]journal.Entry)
 	}
 	if b.replays == nil {
-		b.replays = make(map[idempotent]appliance.Entry)
+		b.replays = make(map[idempotent]journal.Entry)
 	}
 	for i, o := range b.ops {
 		b.append(o, b.leaves[i], &frontier)
@@ -294,8 +295,8 @@ func (b *batch) build() error {
 		return nil
 	}
 	tree := frontier.Tree()
-	checkpoint, err := appliance.SignCheckpoint(tree, b.store.opts.Signer)
-	if errors.Is(err, appliance.ErrUnsigned) { // not tried again: the head is locked meanwhile
+	checkpoint, err := journal.SignCheckpoint(tree, b.store.opts.Signer)
+	if errors.Is(err, journal.ErrUnsigned) { // not tried again: the head is locked meanwhile
 		return unavailable(err)
 	}
 	if err != nil {
@@ -308,7 +309,7 @@ func (b *batch) build() error {
 }
 
 // append decides on one op.
-func (b *batch) append(o *op, l leaf, frontier *appliance.Frontier) {
+func (b *batch) append(o *op, l leaf, frontier *journal.Frontier) {
 	if o.Err = l.err; o.Err != nil {
 		return
 	}
@@ -343,7 +344,7 @@ func (b *batch) append(o *op, l leaf, frontier *appliance.Frontier) {
 	}
 }
 
-func (b *batch) appendEvent(o *op, l leaf, frontier *appliance.Frontier) {
+func (b *batch) appendEvent(o *op, l leaf, frontier *journal.Frontier) {
 	if e, found := b.byID[l.ID()]; found {
 		o.Value.entry, o.Value.replayed, b.replayed = e, true, true
 		return
@@ -354,7 +355,7 @@ func (b *batch) appendEvent(o *op, l leaf, frontier *appliance.Frontier) {
 }
 
 // put appends a leaf to the tree and sets the entry of its op.
-func (b *batch) put(o *op, l leaf, frontier *appliance.Frontier) appliance.Entry {
+func (b *batch) put(o *op, l leaf, frontier *journal.Frontier) journal.Entry {
 	e := l.Entry
 	e.Index = frontier.Size()
 	b.entries = append(b.entries, e)
@@ -433,7 +434,7 @@ type columns struct {
 }
 
 // columnsOf returns the search columns of a leaf. All are NULL for an event.
-func columnsOf(e appliance.Entry) (c columns) {
+func columnsOf(e journal.Entry) (c columns) {
 	if e.Event != nil {
 		return c
 	}
@@ -453,7 +454,7 @@ func queueRoots(q *pgx.Batch, generation int64, roots []root) {
 }
 
 // eachEntry decodes rows with the columns index and leaf.
-func eachEntry(rows pgx.Rows, continued int64, fn func(appliance.Entry)) error {
+func eachEntry(rows pgx.Rows, continued int64, fn func(journal.Entry)) error {
 	for rows.Next() {
 		var index int64
 		var leaf []byte
@@ -470,10 +471,10 @@ func eachEntry(rows pgx.Rows, continued int64, fn func(appliance.Entry)) error {
 }
 
 // entry decodes the leaf at an index of the tree.
-func entry(index int64, leaf []byte) (appliance.Entry, error) {
-	e, err := appliance.DecodeEntry(index, leaf)
+func entry(index int64, leaf []byte) (journal.Entry, error) {
+	e, err := journal.DecodeEntry(index, leaf)
 	if err != nil {
-		return appliance.Entry{}, fmt.Errorf("%w: record %d: %w", ErrDamaged, index, err)
+		return journal.Entry{}, fmt.Errorf("%w: record %d: %w", ErrDamaged, index, err)
 	}
 	return e, nil
 }

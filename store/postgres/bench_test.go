@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/postgres"
 	"github.com/attestd/attestd/store/postgres/postgrestest"
@@ -37,7 +37,7 @@ func BenchmarkAppend(b *testing.B) {
 	})
 }
 
-func benchmarkAppend(b *testing.B, journal appliance.Journal) {
+func benchmarkAppend(b *testing.B, journal audit.Journal) {
 	check(b, journal.Ready(b.Context()))
 	record := storetest.Record(b, "aaaaaaaaaaaaaaaa")
 	var next atomic.Int64

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/postgres"
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 	"github.com/attestd/attestd/store/storetest"
@@ -44,7 +45,7 @@ type ceiling struct {
 }
 
 func (c *ceiling) open(appliances int) {
-	key, _, err := appliance.NewLogKey("example.com/attestd")
+	key, _, err := journal.NewLogKey("example.com/attestd")
 	if err != nil {
 		c.Fatal(err)
 	}

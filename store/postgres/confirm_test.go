@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/postgres"
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 	"github.com/attestd/attestd/store/storetest"
@@ -22,7 +23,7 @@ type pair struct {
 	*testing.T
 	primary, standby *postgrestest.Server
 	url              string
-	key              appliance.LogKey
+	key              journal.LogKey
 	store            *postgres.Store
 }
 
@@ -113,20 +114,20 @@ func TestDrillNothingIsAnsweredThatTheStandbyLacks(t *testing.T) {
 
 			var asked sync.WaitGroup
 			for who, s := range map[string]*postgres.Store{"its appliance": p.store, "another": other} {
-				journal := s.Journal()
+				j := s.Journal()
 				for what, ask := range map[string]func() error{
 					"a repeat": func() error {
-						_, err := journal.ByIdempotencyKey(t.Context(), lost.KeyID, lost.IdempotencyKey)
+						_, err := j.ByIdempotencyKey(t.Context(), lost.KeyID, lost.IdempotencyKey)
 						return err
 					},
 					"a repeat that is appended": func() error {
-						_, _, err := journal.Append(t.Context(), withIdempotencyKey(t, "lost"))
+						_, _, err := j.Append(t.Context(), withIdempotencyKey(t, "lost"))
 						return err
 					},
-					"a reading back": func() error { _, err := journal.ByID(t.Context(), lost.ID); return err },
-					"the checkpoint": func() error { _, err := journal.Checkpoint(t.Context()); return err },
-					"the proof":      func() error { _, err := journal.Prove(t.Context(), e.Index+1); return err },
-					"a list":         func() error { _, err := journal.List(t.Context(), appliance.JournalQuery{}); return err },
+					"a reading back": func() error { _, err := j.ByID(t.Context(), lost.ID); return err },
+					"the checkpoint": func() error { _, err := j.Checkpoint(t.Context()); return err },
+					"the proof":      func() error { _, err := j.Prove(t.Context(), e.Index+1); return err },
+					"a list":         func() error { _, err := j.List(t.Context(), journal.Query{}); return err },
 				} {
 					asked.Go(func() {
 						err := ask()
@@ -136,7 +137,7 @@ func TestDrillNothingIsAnsweredThatTheStandbyLacks(t *testing.T) {
 					})
 				}
 				asked.Go(func() {
-					await(t, who+" says that nothing is committed", func() bool { return journal.Ready(t.Context()) != nil })
+					await(t, who+" says that nothing is committed", func() bool { return j.Ready(t.Context()) != nil })
 				})
 			}
 			asked.Wait()

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/postgres"
 	"github.com/attestd/attestd/store/storetest"
 )
@@ -17,7 +17,7 @@ func TestARestartCountsOnlyNewRecords(t *testing.T) {
 	url, database := newDatabase(t)
 	o := options(newLogKey(t))
 	o.Counts = filepath.Join(t.TempDir(), "counts")
-	query := appliance.PastQuery{KeyID: "a", Since: []time.Time{time.Now().Add(-time.Hour)}}
+	query := journal.PastQuery{KeyID: "a", Since: []time.Time{time.Now().Add(-time.Hour)}}
 	counted := func(s *postgres.Store) int64 {
 		past, err := s.Journal().Past(t.Context(), query)
 		check(t, err)

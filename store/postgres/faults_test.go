@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/postgres"
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 	"github.com/attestd/attestd/store/storetest"
@@ -20,24 +22,24 @@ import (
 // answered collects the answered entries by id.
 type answered struct {
 	mu      sync.Mutex
-	entries map[uuid.UUID]appliance.Entry
+	entries map[uuid.UUID]journal.Entry
 }
 
-func (a *answered) add(e appliance.Entry) {
+func (a *answered) add(e journal.Entry) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.entries == nil {
-		a.entries = make(map[uuid.UUID]appliance.Entry)
+		a.entries = make(map[uuid.UUID]journal.Entry)
 	}
 	a.entries[e.ID()] = e
 }
 
 // wantKept checks that the journal has each answered entry once and unchanged, and that the tree is sound.
-func (a *answered) wantKept(t *testing.T, journal appliance.Journal, key appliance.LogKey) {
+func (a *answered) wantKept(t *testing.T, j audit.Journal, key journal.LogKey) {
 	t.Helper()
 	found := make(map[uuid.UUID]int)
 	size := 0
-	check(t, journal.Entries(t.Context(), 0, func(e appliance.Entry) error {
+	check(t, j.Entries(t.Context(), 0, func(e journal.Entry) error {
 		found[e.ID()]++
 		if want, ok := a.entries[e.ID()]; ok && (want.Index != e.Index || string(want.Leaf) != string(e.Leaf)) {
 			t.Errorf("%s was answered as record %d, and is %d", e.ID(), want.Index, e.Index)
@@ -50,11 +52,11 @@ func (a *answered) wantKept(t *testing.T, journal appliance.Journal, key applian
 			t.Errorf("%s was answered, and is there %d times", id, found[id])
 		}
 	}
-	wantClean(t, journal, size)
+	wantClean(t, j, size)
 }
 
 // load appends from the given number of callers until the context ends. It sends each failure to failed.
-func (a *answered) load(ctx context.Context, t *testing.T, journal appliance.Journal, callers int,
+func (a *answered) load(ctx context.Context, t *testing.T, journal audit.Journal, callers int,
 	failed func(error)) *sync.WaitGroup {
 	var wg sync.WaitGroup
 	for range callers {
@@ -83,7 +85,7 @@ func through(t *testing.T) (proxy *postgrestest.Proxy, cut, direct string, d *po
 }
 
 // patient returns options that retry a change for as long as the test waits.
-func patient(key appliance.LogKey) postgres.Options {
+func patient(key journal.LogKey) postgres.Options {
 	o := options(key)
 	o.Timeout = patience
 	return o

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/stop"
 	"github.com/attestd/attestd/store/storetest"
 )
@@ -14,14 +16,14 @@ import (
 // unlessStopped is the condition of a switch, as of an attestation.
 type unlessStopped struct{ *stop.Switch }
 
-func (unlessStopped) Asks(appliance.Record) appliance.PastQuery       { return appliance.PastQuery{} }
-func (u unlessStopped) Decide(appliance.Record, appliance.Past) error { return u.Stopped() }
+func (unlessStopped) Asks(appliance.Record) journal.PastQuery       { return journal.PastQuery{} }
+func (u unlessStopped) Decide(appliance.Record, journal.Past) error { return u.Stopped() }
 
 // After a pause at one appliance, the next append at another one is refused, and so is any until resume.
 func TestAPauseAtOneApplianceHoldsAtAllAtOnce(t *testing.T) {
 	raw, _ := newDatabase(t)
 	key := newLogKey(t)
-	var journals []appliance.Journal
+	var journals []audit.Journal
 	var switches []unlessStopped
 	for range 2 {
 		store := open(t, raw, options(key))

@@ -10,14 +10,14 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // head is the row log_head. It is immutable.
 type head struct {
 	log        string
 	tree       tlog.Tree // of the row's edge
-	frontier   appliance.Frontier
+	frontier   journal.Frontier
 	checkpoint []byte
 	last       time.Time // of the newest record
 	continued  int64     // index in the tree minus index in the table
@@ -97,7 +97,7 @@ func (s *Store) checkTree(h, known *head) error {
 	switch {
 	case h.log == "" && h.tree.N == 0 && len(h.checkpoint) == 0:
 		return errUnclaimed
-	case s.opts.Copying && h.log == appliance.LogName(s.opts.Verifier) && h.tree.N == 0:
+	case s.opts.Copying && h.log == journal.LogName(s.opts.Verifier) && h.tree.N == 0:
 		return errUnclaimed // a daemon of this log has begun the journal, which is empty
 	case h.log != s.log():
 		return otherLog(h.log, s.log())
@@ -106,7 +106,7 @@ func (s *Store) checkTree(h, known *head) error {
 	case known != nil && string(known.checkpoint) == string(h.checkpoint) && known.tree == h.tree:
 		return nil
 	}
-	tree, err := appliance.OpenCheckpoint(h.checkpoint, s.opts.Verifier)
+	tree, err := journal.OpenCheckpoint(h.checkpoint, s.opts.Verifier)
 	if err != nil {
 		return fmt.Errorf("%w: log_head: %w", ErrDamaged, err)
 	}
@@ -118,7 +118,7 @@ func (s *Store) checkTree(h, known *head) error {
 
 // log returns the expected log_head.log. An unfinished copy has a prefix, so that no daemon uses it.
 func (s *Store) log() string {
-	name := appliance.LogName(s.opts.Verifier)
+	name := journal.LogName(s.opts.Verifier)
 	if s.opts.Copying {
 		return copying + name
 	}
@@ -155,11 +155,11 @@ func otherLog(found, want string) error {
 // errUnclaimed is returned for a journal that no appliance has begun.
 var errUnclaimed = errors.New("no appliance has started the journal yet")
 
-func decodeEdge(size int64, edge []byte) (appliance.Frontier, error) {
+func decodeEdge(size int64, edge []byte) (journal.Frontier, error) {
 	if size < 0 || len(edge)%tlog.HashSize != 0 {
-		return appliance.Frontier{}, fmt.Errorf("log_head: size %d does not match an edge of %d bytes", size, len(edge))
+		return journal.Frontier{}, fmt.Errorf("log_head: size %d does not match an edge of %d bytes", size, len(edge))
 	}
-	return appliance.NewFrontier(size, tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
+	return journal.NewFrontier(size, tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
 		if len(indexes) != len(edge)/tlog.HashSize {
 			return nil,
 				fmt.Errorf("log_head: size %d does not match an edge of %d hashes", size, len(edge)/tlog.HashSize)
@@ -172,7 +172,7 @@ func decodeEdge(size int64, edge []byte) (appliance.Frontier, error) {
 	}))
 }
 
-func encodeEdge(f appliance.Frontier) []byte {
+func encodeEdge(f journal.Frontier) []byte {
 	edge := make([]byte, 0, 2*1024)
 	for _, h := range f.Edge() {
 		edge = append(edge, h[:]...)
@@ -271,7 +271,7 @@ func (s *Store) claim(ctx context.Context) error {
 	var checkpoint []byte
 	var err error
 	if !s.opts.Copying {
-		if checkpoint, err = appliance.SignCheckpoint(appliance.Frontier{}.Tree(), s.opts.Signer); err != nil {
+		if checkpoint, err = journal.SignCheckpoint(journal.Frontier{}.Tree(), s.opts.Signer); err != nil {
 			return fmt.Errorf("sign checkpoint: %w", err)
 		}
 	}
@@ -279,7 +279,7 @@ func (s *Store) claim(ctx context.Context) error {
 	_, err = s.write.Exec(ctx,
 		"UPDATE log_head SET log = $1, checkpoint = $2, state_mac = CASE WHEN state_mac = '' THEN $5 ELSE state_mac END "+
 			"WHERE id = 1 AND (log = '' OR $3 AND log = $4) AND size = 0",
-		s.log(), string(checkpoint), s.opts.Copying, appliance.LogName(s.opts.Verifier), stateMAC(s.secret, first))
+		s.log(), string(checkpoint), s.opts.Copying, journal.LogName(s.opts.Verifier), stateMAC(s.secret, first))
 	return err
 }
 

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // Import appends leaves of another store of this log, unchanged. first is the index of the first leaf and must equal
@@ -55,7 +55,7 @@ func (s *Store) Copied(ctx context.Context) (Head, error) {
 
 // FinishCopy turns the copy into the journal if its tree matches the signed checkpoint.
 func (s *Store) FinishCopy(ctx context.Context, checkpoint []byte) error {
-	tree, err := appliance.OpenCheckpoint(checkpoint, s.opts.Verifier)
+	tree, err := journal.OpenCheckpoint(checkpoint, s.opts.Verifier)
 	if err != nil {
 		return fmt.Errorf("finish copy: %w", err)
 	}
@@ -69,7 +69,7 @@ func (s *Store) FinishCopy(ctx context.Context, checkpoint []byte) error {
 				h.tree.Hash, tree.N, tree.Hash)
 		}
 		_, err = tx.Exec(ctx, "UPDATE log_head SET log = $1, checkpoint = $2 WHERE id = 1",
-			appliance.LogName(s.opts.Verifier), string(checkpoint))
+			journal.LogName(s.opts.Verifier), string(checkpoint))
 		return err
 	})
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *Store) lock(ctx context.Context, tx pgx.Tx) (*head, error) {
 // importRows collects the rows of imported leaves.
 type importRows struct {
 	head      *head
-	frontier  appliance.Frontier
+	frontier  journal.Frontier
 	continued int64
 
 	rows  [][]any
@@ -123,10 +123,10 @@ type importRows struct {
 }
 
 func (i *importRows) addAll(leaves [][]byte) error {
-	entries := make([]appliance.Entry, len(leaves))
+	entries := make([]journal.Entry, len(leaves))
 	for k, leaf := range leaves {
 		var err error
-		if entries[k], err = appliance.DecodeEntry(i.frontier.Size()+int64(k), leaf); err != nil {
+		if entries[k], err = journal.DecodeEntry(i.frontier.Size()+int64(k), leaf); err != nil {
 			return fmt.Errorf("record %d: %w", i.frontier.Size()+int64(k), err)
 		}
 		if beginning := i.head.tree.N == 0 && i.continued == int64(k); beginning && continues(entries[k]) {
@@ -141,11 +141,11 @@ func (i *importRows) addAll(leaves [][]byte) error {
 }
 
 // continues reports whether an entry is an EventLogContinued.
-func continues(e appliance.Entry) bool {
-	return e.Event != nil && e.Event.Kind == appliance.EventLogContinued
+func continues(e journal.Entry) bool {
+	return e.Event != nil && e.Event.Kind == journal.EventLogContinued
 }
 
-func (i *importRows) add(e appliance.Entry) {
+func (i *importRows) add(e journal.Entry) {
 	hash := tlog.RecordHash(e.Leaf)
 	i.roots = appendRoots(i.roots, i.frontier.Add(nil, hash), e.Index)
 	if at := e.Time(); at.After(i.last) && !continues(e) {
@@ -155,7 +155,7 @@ func (i *importRows) add(e appliance.Entry) {
 }
 
 // recordRow returns the row of a leaf.
-func recordRow(e appliance.Entry, index int64, hash tlog.Hash) []any {
+func recordRow(e journal.Entry, index int64, hash tlog.Hash) []any {
 	c := columnsOf(e)
 	return []any{index, e.ID(), c.keyID, c.idempotentBy, e.Time(), hash[:], e.Leaf, c.digest, c.unspendable}
 }
@@ -177,12 +177,12 @@ func (i *importRows) write(ctx context.Context, tx pgx.Tx) error {
 // Continue turns the journal into the journal of another log with the given key. The event becomes the first leaf, and
 // the existing leaves follow unchanged. progress, if not nil, is called with the leaves done and their total. The
 // change is atomic. Continue fails if the journal grows during the call.
-func (s *Store) Continue(ctx context.Context, event appliance.Event, key appliance.LogKey,
+func (s *Store) Continue(ctx context.Context, event journal.Event, key journal.LogKey,
 	progress func(done, total int64)) error {
 	if progress == nil {
 		progress = func(done, total int64) {}
 	}
-	leaf, err := appliance.EncodeEvent(event)
+	leaf, err := journal.EncodeEvent(event)
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (s *Store) Continue(ctx context.Context, event appliance.Event, key applian
 		return err
 	}
 	next := *h
-	next.log, next.continued, next.frontier = appliance.LogName(key.Signer), h.continued+1, appliance.Frontier{}
+	next.log, next.continued, next.frontier = journal.LogName(key.Signer), h.continued+1, journal.Frontier{}
 	if err := s.write.QueryRow(ctx,
 		"SELECT coalesce(max(generation), 0) + 1 FROM hashes").Scan(&next.generation); err != nil {
 		return fmt.Errorf("continue the log: %w", explain(err))
@@ -202,12 +202,12 @@ func (s *Store) Continue(ctx context.Context, event appliance.Event, key applian
 		return fmt.Errorf("continue the log: %w", explain(err))
 	}
 	next.tree = next.frontier.Tree()
-	if next.checkpoint, err = appliance.SignCheckpoint(next.tree, key.Signer); err != nil {
+	if next.checkpoint, err = journal.SignCheckpoint(next.tree, key.Signer); err != nil {
 		return fmt.Errorf("sign checkpoint: %w", err)
 	}
 	err = s.transaction(ctx, func(tx pgx.Tx) error {
 		return s.replaceHead(ctx, tx, h, &next, key.Signer,
-			recordRow(appliance.Entry{Event: &event, Leaf: leaf}, -next.continued, hash))
+			recordRow(journal.Entry{Event: &event, Leaf: leaf}, -next.continued, hash))
 	})
 	if err != nil {
 		return fmt.Errorf("continue the log: %w", explain(err))
@@ -263,7 +263,7 @@ func (s *Store) replaceHead(ctx context.Context, tx pgx.Tx, h, next *head, signe
 		pgx.CopyFromRows([][]any{leaf})); err != nil {
 		return err
 	}
-	secret, err := appliance.StoreSecret(signer)
+	secret, err := journal.StoreSecret(signer)
 	if err != nil {
 		return err
 	}

@@ -11,12 +11,14 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/postgres"
 	"github.com/attestd/attestd/store/storetest"
 )
 
 // fill appends n records, each with a different idempotency key.
-func fill(t *testing.T, journal appliance.Journal, n int) {
+func fill(t *testing.T, journal audit.Journal, n int) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for w := range 32 {
@@ -34,18 +36,18 @@ func fill(t *testing.T, journal appliance.Journal, n int) {
 	wg.Wait()
 }
 
-func leavesOf(t *testing.T, journal appliance.Journal) (leaves [][]byte) {
+func leavesOf(t *testing.T, j audit.Journal) (leaves [][]byte) {
 	t.Helper()
-	check(t, journal.Entries(t.Context(), 0, func(e appliance.Entry) error {
+	check(t, j.Entries(t.Context(), 0, func(e journal.Entry) error {
 		leaves = append(leaves, e.Leaf)
 		return nil
 	}))
 	return leaves
 }
 
-func wantClean(t *testing.T, journal appliance.Journal, size int) {
+func wantClean(t *testing.T, journal audit.Journal, size int) {
 	t.Helper()
-	report, err := journal.Verify(t.Context(), appliance.VerifyOptions{})
+	report, err := journal.Verify(t.Context(), audit.Options{})
 	check(t, err)
 	for _, d := range report.Damages {
 		t.Error(d)
@@ -116,7 +118,7 @@ func TestALogGoesOnAsAnother(t *testing.T) {
 	for generation := 1; generation <= 2; generation++ {
 		checkpoint, err := store.Journal().Checkpoint(t.Context())
 		check(t, err)
-		event, err := appliance.NewContinuation(key, checkpoint, nil, "the tail was lost", "a test", time.Now())
+		event, err := journal.NewContinuation(key, checkpoint, nil, "the tail was lost", "a test", time.Now())
 		check(t, err)
 		next, _, err := key.Continue(event)
 		check(t, err)

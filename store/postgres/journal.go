@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/queue"
 )
 
@@ -23,41 +25,41 @@ const (
 	warnInterval = time.Minute // between warnings that the newest record is ahead of the clock
 )
 
-// Journal implements appliance.Journal. Appends go through the store's writer; reads have separate connections.
+// Journal implements journal.Journal. Appends go through the store's writer; reads have separate connections.
 type Journal struct {
 	store  *Store
 	warned atomic.Int64 // last time of the warning that the newest record is ahead of the clock, in Unix nanoseconds
 }
 
-var _ appliance.Journal = (*Journal)(nil)
+var _ audit.Journal = (*Journal)(nil)
 
-// Append implements appliance.Journal. If ctx ends while the record is queued, the record is not appended.
+// Append implements journal.Journal. If ctx ends while the record is queued, the record is not appended.
 func (j *Journal) Append(ctx context.Context, r appliance.Record,
-	conditions ...appliance.Condition) (appliance.Entry, bool, error) {
+	conditions ...journal.Condition) (journal.Entry, bool, error) {
 	if j.store.writer == nil || j.store.opts.Copying {
-		return appliance.Entry{}, false, errReadOnly()
+		return journal.Entry{}, false, errReadOnly()
 	}
 	o := &queue.Op[change]{Value: change{record: r, admits: conditions}}
 	if err := j.store.writer.queue.Do(ctx, o); err != nil {
-		return appliance.Entry{}, false, err
+		return journal.Entry{}, false, err
 	}
 	return o.Value.entry, o.Value.replayed, nil
 }
 
-// AppendEvent implements appliance.Journal. If ctx ends while the event is queued, the event is not appended.
-func (j *Journal) AppendEvent(ctx context.Context, e appliance.Event) (appliance.Entry, error) {
+// AppendEvent implements journal.Journal. If ctx ends while the event is queued, the event is not appended.
+func (j *Journal) AppendEvent(ctx context.Context, e journal.Event) (journal.Entry, error) {
 	if j.store.writer == nil || j.store.opts.Copying {
-		return appliance.Entry{}, errReadOnly()
+		return journal.Entry{}, errReadOnly()
 	}
 	if err := e.Prepare(); err != nil {
-		return appliance.Entry{}, err
+		return journal.Entry{}, err
 	}
 	o := &queue.Op[change]{Value: change{event: &e}}
 	err := j.store.writer.queue.Do(ctx, o)
 	return o.Value.entry, err
 }
 
-// Ready implements appliance.Journal. It returns nil if the primary answers and commits, the schema is supported and
+// Ready implements journal.Journal. It returns nil if the primary answers and commits, the schema is supported and
 // the head is good. The answer comes from memory and is at most three seconds old.
 func (j *Journal) Ready(ctx context.Context) error {
 	s := j.store
@@ -108,8 +110,8 @@ func (s *Store) checkClock(last time.Time) error {
 		s.opts.MaxAhead))
 }
 
-// ByID implements appliance.Journal.
-func (j *Journal) ByID(ctx context.Context, id uuid.UUID) (appliance.Entry, error) {
+// ByID implements journal.Journal.
+func (j *Journal) ByID(ctx context.Context, id uuid.UUID) (journal.Entry, error) {
 	resets := j.store.resets.Load()
 	e, err := j.one(ctx, "id = $1", id)
 	if errors.Is(err, pgx.ErrNoRows) { // also on a connection to a demoted primary, which reading the head finds
@@ -126,8 +128,8 @@ func (j *Journal) ByID(ctx context.Context, id uuid.UUID) (appliance.Entry, erro
 	return e, err
 }
 
-// ByIdempotencyKey implements appliance.Journal.
-func (j *Journal) ByIdempotencyKey(ctx context.Context, keyID, idempotencyKey string) (appliance.Entry, error) {
+// ByIdempotencyKey implements journal.Journal.
+func (j *Journal) ByIdempotencyKey(ctx context.Context, keyID, idempotencyKey string) (journal.Entry, error) {
 	e, err := j.one(ctx, "key_id = $1 AND idempotency_key = $2", keyID, idempotencyKey)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return e, appliance.Errorf(appliance.CodeNotFound, "no attestation with this Idempotency-Key")
@@ -136,7 +138,7 @@ func (j *Journal) ByIdempotencyKey(ctx context.Context, keyID, idempotencyKey st
 }
 
 // one reads, proves and confirms the entry that matches a condition. It returns pgx.ErrNoRows if no entry matches.
-func (j *Journal) one(ctx context.Context, condition string, args ...any) (e appliance.Entry, err error) {
+func (j *Journal) one(ctx context.Context, condition string, args ...any) (e journal.Entry, err error) {
 	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var index int64
@@ -153,7 +155,7 @@ func (j *Journal) one(ctx context.Context, condition string, args ...any) (e app
 	if err == nil {
 		var h *head
 		if h, err = j.store.trusted(ctx); err == nil { // newer than the record
-			err = j.store.prove(limited, h, []appliance.Entry{e})
+			err = j.store.prove(limited, h, []journal.Entry{e})
 		}
 		if err == nil {
 			err = j.store.confirm(limited, h)
@@ -165,8 +167,8 @@ func (j *Journal) one(ctx context.Context, condition string, args ...any) (e app
 	return e, nil
 }
 
-// List implements appliance.Journal.
-func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
+// List implements journal.Journal.
+func (j *Journal) List(ctx context.Context, q journal.Query) ([]journal.Entry, error) {
 	h, err := j.store.trusted(ctx)
 	if err == nil {
 		err = j.store.published(ctx, h)
@@ -209,12 +211,12 @@ func (j *Journal) List(ctx context.Context, q appliance.JournalQuery) ([]applian
 
 // entries reads and proves entries with one query.
 func (j *Journal) entries(ctx context.Context, h *head, condition string,
-	args ...any) (entries []appliance.Entry, err error) {
+	args ...any) (entries []journal.Entry, err error) {
 	limited, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	rows, err := j.store.read.Query(limited, "SELECT index, leaf FROM records WHERE "+condition, args...)
 	if err == nil {
-		err = eachEntry(rows, h.continued, func(e appliance.Entry) { entries = append(entries, e) })
+		err = eachEntry(rows, h.continued, func(e journal.Entry) { entries = append(entries, e) })
 		rows.Close()
 	}
 	if err == nil {
@@ -227,7 +229,7 @@ func (j *Journal) entries(ctx context.Context, h *head, condition string,
 }
 
 // indexRange returns the range of indexes that can match a query. end is exclusive.
-func (j *Journal) indexRange(ctx context.Context, h *head, q appliance.JournalQuery) (first, end int64, err error) {
+func (j *Journal) indexRange(ctx context.Context, h *head, q journal.Query) (first, end int64, err error) {
 	end = h.tree.N
 	if q.Before > 0 {
 		end = min(end, q.Before)
@@ -265,8 +267,8 @@ func (j *Journal) searchTime(ctx context.Context, h *head, t time.Time) (i int64
 	return i + h.continued, nil
 }
 
-// Entries implements appliance.Journal. It ends at the head that was read first. yield runs without a connection.
-func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance.Entry) error) error {
+// Entries implements journal.Journal. It ends at the head that was read first. yield runs without a connection.
+func (j *Journal) Entries(ctx context.Context, first int64, yield func(journal.Entry) error) error {
 	h, err := j.store.trusted(ctx)
 	if err == nil {
 		err = j.store.published(ctx, h)
@@ -296,7 +298,7 @@ func (j *Journal) Entries(ctx context.Context, first int64, yield func(appliance
 	return nil
 }
 
-// Checkpoint implements appliance.Journal. It returns the committed checkpoint from the database, which covers the
+// Checkpoint implements journal.Journal. It returns the committed checkpoint from the database, which covers the
 // answers of all appliances.
 func (j *Journal) Checkpoint(ctx context.Context) ([]byte, error) {
 	h, err := j.store.begun(ctx)

@@ -4,7 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/postgres"
 	"github.com/attestd/attestd/store/storetest"
 )
@@ -14,11 +15,11 @@ func TestRecordsOfSchemaVersion2GetTheirLookups(t *testing.T) {
 	t.Parallel()
 	raw, d := newDatabase(t)
 	key := newLogKey(t)
-	journal := open(t, raw, options(key)).Journal()
-	fill(t, journal, 3)
-	event, err := journal.AppendEvent(t.Context(), storetest.Event())
+	j := open(t, raw, options(key)).Journal()
+	fill(t, j, 3)
+	event, err := j.AppendEvent(t.Context(), storetest.Event())
 	check(t, err)
-	record, err := journal.ByIdempotencyKey(t.Context(), "key", "1")
+	record, err := j.ByIdempotencyKey(t.Context(), "key", "1")
 	check(t, err)
 	mac := d.Query(t, "SELECT encode(state_mac, 'hex') FROM log_head")
 	d.Exec(t, "DROP INDEX records_events", "ALTER TABLE records DROP COLUMN digest, DROP COLUMN unspendable",
@@ -31,12 +32,12 @@ func TestRecordsOfSchemaVersion2GetTheirLookups(t *testing.T) {
 	if from != 2 || to != 6 {
 		t.Errorf("migrated from %d to %d", from, to)
 	}
-	wantClean(t, journal, 4)
-	for want, q := range map[int64]appliance.JournalQuery{
+	wantClean(t, j, 4)
+	for want, q := range map[int64]journal.Query{
 		record.Index: {Hash: &record.Record.Hash, Unspendable: &record.Record.UnspendableAddress},
 		event.Index:  {EventsOnly: true},
 	} {
-		found, err := journal.List(t.Context(), q)
+		found, err := j.List(t.Context(), q)
 		check(t, err)
 		if len(found) != 1 || found[0].Index != want {
 			t.Errorf("%+v finds %d entries, not record %d", q, len(found), want)
@@ -57,7 +58,7 @@ func TestVerifyFindsALookupThatLeadsElsewhere(t *testing.T) {
 		"key_id":      "UPDATE records SET key_id = '' WHERE index = 2",
 	} {
 		d.Exec(t, change)
-		report, err := journal.Verify(t.Context(), appliance.VerifyOptions{})
+		report, err := journal.Verify(t.Context(), audit.Options{})
 		check(t, err)
 		found := false
 		for _, damage := range report.Damages {

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // The Merkle tree covers neither the API keys nor the stop state, and the database's owner can write both. A MAC in
@@ -151,6 +151,6 @@ func (s *Store) openSecret() (err error) {
 	if s.opts.Signer == nil {
 		return nil
 	}
-	s.secret, err = appliance.StoreSecret(s.opts.Signer)
+	s.secret, err = journal.StoreSecret(s.opts.Signer)
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/postgres"
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 	"github.com/attestd/attestd/store/storetest"
@@ -23,7 +24,7 @@ type owned struct {
 	t     *testing.T
 	url   string
 	d     *postgrestest.Database
-	log   appliance.LogKey
+	log   journal.LogKey
 	o     postgres.Options
 	store *postgres.Store
 	key   appliance.APIKey
@@ -180,14 +181,14 @@ func waitVersions(t *testing.T, w *owned, want string) {
 func TestARecordThatAnotherKeySignedIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	w := newOwned(t)
-	journal := w.store.Journal()
-	fill(t, journal, 20)
-	real, err := journal.ByIdempotencyKey(t.Context(), "key", "7")
+	j := w.store.Journal()
+	fill(t, j, 20)
+	real, err := j.ByIdempotencyKey(t.Context(), "key", "7")
 	check(t, err)
 	forged := real.Record
 	forged.Attestation = storetest.Record(t, "key").Attestation // by another key
 	forged.ID = real.Record.ID
-	leaf, err := appliance.EncodeLeaf(forged)
+	leaf, err := journal.EncodeLeaf(forged)
 	check(t, err)
 	if bytes.Equal(leaf, real.Leaf) {
 		t.Fatal("nothing is forged")
@@ -204,26 +205,26 @@ func TestARecordThatAnotherKeySignedIsNotAnswered(t *testing.T) {
 			t.Errorf("%s is answered: %v", what, err)
 		}
 	}
-	_, err = journal.ByIdempotencyKey(t.Context(), "key", "7")
+	_, err = j.ByIdempotencyKey(t.Context(), "key", "7")
 	refused("a repeat", err)
-	_, err = journal.ByID(t.Context(), forged.ID)
+	_, err = j.ByID(t.Context(), forged.ID)
 	refused("the id", err)
-	_, err = journal.List(t.Context(), appliance.JournalQuery{Hash: &forged.Hash})
+	_, err = j.List(t.Context(), journal.Query{Hash: &forged.Hash})
 	refused("a search by hash", err)
-	_, err = journal.Past(t.Context(), appliance.PastQuery{KeyID: "key", Unspendable: &forged.UnspendableAddress})
+	_, err = j.Past(t.Context(), journal.PastQuery{KeyID: "key", Unspendable: &forged.UnspendableAddress})
 	refused("who came first", err)
 	again := storetest.Record(t, "key")
 	again.IdempotencyKey = "7"
-	_, _, err = journal.Append(t.Context(), again)
+	_, _, err = j.Append(t.Context(), again)
 	refused("a repeat that another appliance made first", err)
 
 	// A record beyond the head, with an unused idempotency key.
 	w.d.Exec(t,
 		"INSERT INTO records (index, id, key_id, idempotency_key, time, hash, leaf) SELECT 1000, gen_random_uuid(), key_id, 'planted', time, hash, leaf FROM records WHERE index = 1")
-	_, err = journal.ByIdempotencyKey(t.Context(), "key", "planted")
+	_, err = j.ByIdempotencyKey(t.Context(), "key", "planted")
 	refused("a record beyond the head", err)
 	w.d.Exec(t, "DELETE FROM records", "INSERT INTO records SELECT * FROM saved_records")
-	if _, err := journal.ByIdempotencyKey(t.Context(), "key", "7"); err != nil {
+	if _, err := j.ByIdempotencyKey(t.Context(), "key", "7"); err != nil {
 		t.Errorf("the record that was put back: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/counts"
 )
 
@@ -17,11 +18,11 @@ import (
 type past struct {
 	counts map[counts.Name]counts.Count
 	firsts map[appliance.Address]*appliance.Record
-	found  []appliance.Entry // the entries behind firsts, with indexes in the table
+	found  []journal.Entry // the entries behind firsts, with indexes in the table
 }
 
 // queue adds the queries to a batch, at most one of each kind.
-func (p *past) queue(q *pgx.Batch, asked []appliance.PastQuery, known func(counts.Name) (counts.Count, bool)) {
+func (p *past) queue(q *pgx.Batch, asked []journal.PastQuery, known func(counts.Name) (counts.Count, bool)) {
 	p.counts, p.firsts, p.found = make(map[counts.Name]counts.Count), make(map[appliance.Address]*appliance.Record), nil
 	var names []counts.Name
 	var keys []string
@@ -70,7 +71,7 @@ func (p *past) scanCounts(rows pgx.Rows, names []counts.Name) error {
 }
 
 func (p *past) scanFirsts(rows pgx.Rows) error {
-	return eachEntry(rows, 0, func(e appliance.Entry) {
+	return eachEntry(rows, 0, func(e journal.Entry) {
 		p.firsts[e.Record.UnspendableAddress] = &e.Record
 		p.found = append(p.found, e)
 	})
@@ -86,7 +87,7 @@ func (p *past) prove(ctx context.Context, s *Store, h *head) error {
 }
 
 // answer answers one query. before has the entries that the batch appends first.
-func (p *past) answer(q appliance.PastQuery, before []appliance.Entry) (a appliance.Past) {
+func (p *past) answer(q journal.PastQuery, before []journal.Entry) (a journal.Past) {
 	for _, since := range q.Since {
 		n := p.counts[counts.Of(q.KeyID, since)].N
 		for _, e := range before {
@@ -108,19 +109,19 @@ func (p *past) answer(q appliance.PastQuery, before []appliance.Entry) (a applia
 	return a
 }
 
-// Past implements appliance.Journal.
-func (j *Journal) Past(ctx context.Context, q appliance.PastQuery) (appliance.Past, error) {
+// Past implements journal.Journal.
+func (j *Journal) Past(ctx context.Context, q journal.PastQuery) (journal.Past, error) {
 	limited, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	var p past
-	if err := j.store.past(limited, &p, []appliance.PastQuery{q}); err != nil {
-		return appliance.Past{}, answer(ctx, "query earlier records", err)
+	if err := j.store.past(limited, &p, []journal.PastQuery{q}); err != nil {
+		return journal.Past{}, answer(ctx, "query earlier records", err)
 	}
 	return p.answer(q, nil), nil
 }
 
 // past queries outside of a batch. A count that is not cached begins at the first record of its period.
-func (s *Store) past(ctx context.Context, p *past, asked []appliance.PastQuery) error {
+func (s *Store) past(ctx context.Context, p *past, asked []journal.PastQuery) error {
 	if err := s.loadCounts(ctx); err != nil {
 		return err
 	}
@@ -166,7 +167,7 @@ func (s *Store) loadCounts(ctx context.Context) error {
 		return nil
 	}
 	return s.counts.Load(func() (counts.File, error) {
-		return counts.File{Path: s.opts.Counts, Log: appliance.LogName(s.opts.Verifier), Secret: s.secret,
+		return counts.File{Path: s.opts.Counts, Log: journal.LogName(s.opts.Verifier), Secret: s.secret,
 			Head: s.counted}, nil
 	}, func(older tlog.Tree) (bool, error) {
 		h, err := s.readHead(ctx)
@@ -200,11 +201,11 @@ func (s *Store) keepCounts(p *past) {
 
 // countEarly fills the cache of counts before the head is locked.
 func (b *batch) countEarly(ctx context.Context) error {
-	var uncounted []appliance.PastQuery
+	var uncounted []journal.PastQuery
 	for _, q := range b.questions() {
 		for _, since := range q.Since {
 			if !b.store.isCounted(counts.Of(q.KeyID, since)) {
-				uncounted = append(uncounted, appliance.PastQuery{KeyID: q.KeyID, Since: []time.Time{since}})
+				uncounted = append(uncounted, journal.PastQuery{KeyID: q.KeyID, Since: []time.Time{since}})
 			}
 		}
 	}
@@ -214,7 +215,7 @@ func (b *batch) countEarly(ctx context.Context) error {
 	return b.store.past(ctx, new(past), uncounted)
 }
 
-func (b *batch) questions() (all []appliance.PastQuery) {
+func (b *batch) questions() (all []journal.PastQuery) {
 	for _, l := range b.leaves {
 		if l.err == nil {
 			all = append(all, l.asks...)
@@ -227,9 +228,9 @@ func (b *batch) questions() (all []appliance.PastQuery) {
 func (b *batch) queueConditions(q *pgx.Batch) { b.past.queue(q, b.questions(), b.store.counts.Known) }
 
 // admit calls the conditions of a record.
-func (b *batch) admit(conditions []appliance.Condition, l leaf) error {
+func (b *batch) admit(conditions []journal.Condition, l leaf) error {
 	for i, condition := range conditions {
-		var p appliance.Past
+		var p journal.Past
 		if q := l.asks[i]; !q.Empty() {
 			p = b.past.answer(q, b.entries)
 		}

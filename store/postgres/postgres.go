@@ -1,5 +1,5 @@
 // Package postgres stores the API keys and the journal of several appliances in one PostgreSQL database. It implements
-// appliance.Keys and appliance.Journal. The journal is an RFC 6962 Merkle tree with C2SP tlog-checkpoint signatures.
+// appliance.Keys and journal.Journal. The journal is an RFC 6962 Merkle tree with C2SP tlog-checkpoint signatures.
 //
 // The row log_head orders all writes. A batch of records is one transaction: it locks log_head, checks the API keys and
 // idempotency keys of the batch, inserts the records, and updates log_head. No appliance is the leader, and a commit
@@ -26,6 +26,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/counts"
 )
 
@@ -152,7 +153,7 @@ func (o *Options) complete() error {
 	if o.Verifier == nil {
 		return errors.New("no log verifier key is given")
 	}
-	if !o.ReadOnly && (o.Signer == nil || appliance.LogName(o.Signer) != appliance.LogName(o.Verifier)) {
+	if !o.ReadOnly && (o.Signer == nil || journal.LogName(o.Signer) != journal.LogName(o.Verifier)) {
 		return errors.New("the log key does not match the log verifier key")
 	}
 	if o.Now == nil {

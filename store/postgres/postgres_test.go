@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/postgres"
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 	"github.com/attestd/attestd/store/storetest"
@@ -21,9 +23,9 @@ func check(t testing.TB, err error) {
 	}
 }
 
-func newLogKey(t testing.TB) appliance.LogKey {
+func newLogKey(t testing.TB) journal.LogKey {
 	t.Helper()
-	key, _, err := appliance.NewLogKey("example.com/attestd")
+	key, _, err := journal.NewLogKey("example.com/attestd")
 	check(t, err)
 	return key
 }
@@ -55,7 +57,7 @@ func open(t testing.TB, url string, o postgres.Options) *postgres.Store {
 	return s
 }
 
-func options(key appliance.LogKey) postgres.Options {
+func options(key journal.LogKey) postgres.Options {
 	return postgres.Options{Signer: key.Signer, Verifier: key.Verifier}
 }
 
@@ -69,7 +71,7 @@ func TestConformance(t *testing.T) {
 		return open(t, url, o)
 	}
 	t.Run("journal", func(t *testing.T) {
-		storetest.TestJournal(t, func(t *testing.T, now func() time.Time) appliance.Journal {
+		storetest.TestJournal(t, func(t *testing.T, now func() time.Time) audit.Journal {
 			return at(t, now).Journal()
 		}, key.Verifier)
 	})
@@ -88,13 +90,13 @@ func TestConformance(t *testing.T) {
 		}, key.Verifier)
 	})
 	t.Run("conditions", func(t *testing.T) {
-		storetest.TestConditions(t, func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal) {
+		storetest.TestConditions(t, func(t *testing.T, now func() time.Time) (appliance.Keys, audit.Journal) {
 			s := at(t, now)
 			return s.Keys(), s.Journal()
 		})
 	})
 	t.Run("revocation", func(t *testing.T) {
-		storetest.TestRevocation(t, func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal) {
+		storetest.TestRevocation(t, func(t *testing.T, now func() time.Time) (appliance.Keys, audit.Journal) {
 			s := at(t, now)
 			return s.Keys(), s.Journal()
 		})

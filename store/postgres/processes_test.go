@@ -17,6 +17,8 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/postgres"
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 	"github.com/attestd/attestd/store/storetest"
@@ -42,7 +44,7 @@ func TestProcesses(t *testing.T) {
 		return
 	}
 	t.Parallel()
-	key, secret, err := appliance.NewLogKey("example.com/attestd")
+	key, secret, err := journal.NewLogKey("example.com/attestd")
 	check(t, err)
 	url, _ := newDatabase(t)
 	store := open(t, url, options(key))
@@ -174,7 +176,7 @@ func (c *child) wait(t *testing.T, store *postgres.Store, kept *answered) {
 
 // appendUntilTold runs in the child.
 func appendUntilTold(t *testing.T) {
-	key, err := appliance.ParseLogKey(os.Getenv(envKey))
+	key, err := journal.ParseLogKey(os.Getenv(envKey))
 	check(t, err)
 	o := options(key)
 	var mu sync.Mutex // protects standard output
@@ -214,7 +216,7 @@ func appendUntilTold(t *testing.T) {
 }
 
 // appendRecordOrEvent appends the record, or an event with the record's id.
-func appendRecordOrEvent(journal appliance.Journal, r appliance.Record, event bool) (err error) {
+func appendRecordOrEvent(journal audit.Journal, r appliance.Record, event bool) (err error) {
 	if event {
 		e := storetest.Event()
 		e.ID = r.ID

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 )
 
@@ -72,9 +72,9 @@ func TestVerifyNamesWhatWasChanged(t *testing.T) {
 	wantClean(t, journal, 300)
 }
 
-func wantFound(t *testing.T, journal appliance.Journal, want []found) {
+func wantFound(t *testing.T, journal audit.Journal, want []found) {
 	t.Helper()
-	report, err := journal.Verify(t.Context(), appliance.VerifyOptions{})
+	report, err := journal.Verify(t.Context(), audit.Options{})
 	check(t, err)
 	missed := make(map[found]bool)
 	for _, f := range want {
@@ -96,7 +96,7 @@ func wantFound(t *testing.T, journal appliance.Journal, want []found) {
 }
 
 // fill300 appends the records 270 to 299.
-func fill300(t *testing.T, journal appliance.Journal) {
+func fill300(t *testing.T, journal audit.Journal) {
 	t.Helper()
 	for i := 270; i < 300; i++ {
 		_, _, err := journal.Append(t.Context(), withIdempotencyKey(t, fmt.Sprint(i)))

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 const (
@@ -16,9 +17,9 @@ const (
 	tileWidth  = 1 << tileHeight
 )
 
-// Prove implements appliance.Journal. The hashes are verified against the checkpoint.
-func (j *Journal) Prove(ctx context.Context, index int64) (appliance.InclusionProof, error) {
-	none := func(err error) (appliance.InclusionProof, error) { return appliance.InclusionProof{}, err }
+// Prove implements journal.Journal. The hashes are verified against the checkpoint.
+func (j *Journal) Prove(ctx context.Context, index int64) (journal.InclusionProof, error) {
+	none := func(err error) (journal.InclusionProof, error) { return journal.InclusionProof{}, err }
 	h := j.store.safe.Load()
 	if h == nil || index >= h.tree.N { // another appliance may have appended it
 		known := h
@@ -47,7 +48,7 @@ func (j *Journal) Prove(ctx context.Context, index int64) (appliance.InclusionPr
 	if err != nil {
 		return none(answer(ctx, "prove a record", err))
 	}
-	proof := appliance.InclusionProof{
+	proof := journal.InclusionProof{
 		Index: index, TreeSize: h.tree.N, Checkpoint: string(h.checkpoint), LeafHash: leaf[0][:],
 		Hashes: make([][]byte, len(path)),
 	}
@@ -58,7 +59,7 @@ func (j *Journal) Prove(ctx context.Context, index int64) (appliance.InclusionPr
 }
 
 // prove returns ErrForged unless each entry is the leaf at its index in the tree of h.
-func (s *Store) prove(ctx context.Context, h *head, entries []appliance.Entry) error {
+func (s *Store) prove(ctx context.Context, h *head, entries []journal.Entry) error {
 	if len(entries) == 0 {
 		return nil
 	}
@@ -82,7 +83,7 @@ func (s *Store) prove(ctx context.Context, h *head, entries []appliance.Entry) e
 	return nil
 }
 
-// Tile implements appliance.Journal.
+// Tile implements journal.Journal.
 func (j *Journal) Tile(ctx context.Context, t tlog.Tile) ([]byte, error) {
 	h, err := j.store.trusted(ctx)
 	if err == nil {

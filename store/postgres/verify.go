@@ -11,7 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 const (
@@ -21,43 +22,43 @@ const (
 
 var errLost = errors.New("is missing")
 
-// Verify implements appliance.Journal. In addition to the leaves, it checks the search columns, the stored hashes, the
+// Verify implements journal.Journal. In addition to the leaves, it checks the search columns, the stored hashes, the
 // lookups by id and idempotency key, the API keys, and that no row lies beyond the head. It continues after a missing
 // record. Appends may run at the same time: Verify checks the journal as it was at the beginning.
-func (j *Journal) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
-	audit, err := appliance.NewAudit(j.store.opts.Verifier, opts.Earlier)
+func (j *Journal) Verify(ctx context.Context, opts audit.Options) (audit.Report, error) {
+	a, err := audit.New(j.store.opts.Verifier, opts.Earlier)
 	if err != nil {
-		return appliance.AuditReport{}, err
+		return audit.Report{}, err
 	}
-	audit.Expect(opts)
-	v := &auditor{ctx: ctx, store: j.store, audit: audit, progress: opts.Progress}
+	a.Expect(opts)
+	v := &auditor{ctx: ctx, store: j.store, audit: a, progress: opts.Progress}
 	if v.progress == nil {
 		v.progress = func(done, total int64) {}
 	}
 	before, err := j.store.keys.stored(ctx)
 	if err != nil {
-		return appliance.AuditReport{}, err
+		return audit.Report{}, err
 	}
 	if err := v.begin(); err != nil {
-		return appliance.AuditReport{}, err
+		return audit.Report{}, err
 	}
-	if err := appliance.Ahead((v.size+verifyStep-1)/verifyStep, v.readBlock, v.addBlock); err != nil {
-		return appliance.AuditReport{}, err
+	if err := audit.Ahead((v.size+verifyStep-1)/verifyStep, v.readBlock, v.addBlock); err != nil {
+		return audit.Report{}, err
 	}
 	v.progress(v.size, v.size)
 	now, err := j.store.keys.stored(ctx)
 	if err != nil {
-		return appliance.AuditReport{}, err
+		return audit.Report{}, err
 	}
-	audit.Keys(before, now)
-	return audit.Finish(v.checkpoint), nil
+	a.Keys(before, now)
+	return a.Finish(v.checkpoint), nil
 }
 
 // auditor is one run of Verify.
 type auditor struct {
 	ctx      context.Context
 	store    *Store
-	audit    *appliance.Audit
+	audit    *audit.Audit
 	progress func(done, total int64)
 
 	checkpoint []byte
@@ -73,11 +74,11 @@ type stored struct {
 	id         uuid.UUID
 	time       time.Time
 	hash, leaf []byte
-	checked    appliance.CheckedLeaf
+	checked    audit.Leaf
 }
 
 func (v *auditor) report(index int64, id uuid.UUID, part, format string, args ...any) {
-	v.audit.Report(appliance.Damage{Index: index, ID: id, Part: part, Detail: fmt.Sprintf(format, args...)})
+	v.audit.Report(audit.Damage{Index: index, ID: id, Part: part, Detail: fmt.Sprintf(format, args...)})
 }
 
 // begin reads the head and counts the rows beyond it, in one snapshot.
@@ -259,7 +260,7 @@ func (v *auditor) record(n int64, r *stored, found lookups) []root {
 	if r.leaf == nil {
 		var hash tlog.Hash
 		copy(hash[:], r.hash)
-		c = appliance.LostLeaf(hash, errLost)
+		c = audit.LostLeaf(hash, errLost)
 	}
 	roots := appendRoots(nil, v.audit.Add(c), n)
 	if r.leaf != nil && !bytes.Equal(r.hash, c.Hash[:]) {
@@ -270,7 +271,7 @@ func (v *auditor) record(n int64, r *stored, found lookups) []root {
 }
 
 // columns compares the search columns with the leaf.
-func (v *auditor) columns(n int64, r *stored, e appliance.Entry, found lookups) {
+func (v *auditor) columns(n int64, r *stored, e journal.Entry, found lookups) {
 	id, record := e.ID(), e.Record
 	if id == uuid.Nil {
 		return // unreadable, which is reported elsewhere

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/queue"
 )
 
@@ -23,12 +24,12 @@ const (
 // change is a record or an event to append.
 type change struct {
 	record appliance.Record
-	admits []appliance.Condition // of the record
-	event  *appliance.Event      // nil for a record
+	admits []journal.Condition // of the record
+	event  *journal.Event      // nil for a record
 
 	// Set by the writer.
 	salted   bool // the record has its salt, which identifies it in later attempts
-	entry    appliance.Entry
+	entry    journal.Entry
 	replayed bool
 }
 

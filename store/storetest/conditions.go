@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // TestConditions tests that a journal evaluates the conditions of a record on its state at the time of the append.
 func TestConditions(t *testing.T, open OpenStore) {
-	for name, test := range map[string]func(t *testing.T, j appliance.Journal, clock *clock){
+	for name, test := range map[string]func(t *testing.T, j audit.Journal, clock *clock){
 		"a record that a condition refuses is not appended":   refusedIsNotAppended,
 		"attestations of an API key are counted since a time": countedSince,
 		"the first attestation of an address is found":        firstIsFound,
@@ -32,20 +34,20 @@ func TestConditions(t *testing.T, open OpenStore) {
 
 // asked is a condition made of functions.
 type asked struct {
-	asks   func(appliance.Record) appliance.PastQuery
-	decide func(appliance.Record, appliance.Past) error
+	asks   func(appliance.Record) journal.PastQuery
+	decide func(appliance.Record, journal.Past) error
 }
 
-func (a asked) Asks(r appliance.Record) appliance.PastQuery          { return a.asks(r) }
-func (a asked) Decide(r appliance.Record, past appliance.Past) error { return a.decide(r, past) }
+func (a asked) Asks(r appliance.Record) journal.PastQuery          { return a.asks(r) }
+func (a asked) Decide(r appliance.Record, past journal.Past) error { return a.decide(r, past) }
 
 // atMost limits the number of an API key's attestations since a time.
-func atMost(n int64, since time.Time) appliance.Condition {
+func atMost(n int64, since time.Time) journal.Condition {
 	return asked{
-		asks: func(r appliance.Record) appliance.PastQuery {
-			return appliance.PastQuery{KeyID: r.KeyID, Since: []time.Time{since}}
+		asks: func(r appliance.Record) journal.PastQuery {
+			return journal.PastQuery{KeyID: r.KeyID, Since: []time.Time{since}}
 		},
-		decide: func(_ appliance.Record, past appliance.Past) error {
+		decide: func(_ appliance.Record, past journal.Past) error {
 			if past.Counts[0] >= n {
 				return appliance.Errorf(appliance.CodePolicyCap, "%d is the cap, and there are %d", n, past.Counts[0])
 			}
@@ -55,11 +57,11 @@ func atMost(n int64, since time.Time) appliance.Condition {
 }
 
 // sameBeneficiary refuses a second beneficiary.
-var sameBeneficiary appliance.Condition = asked{
-	asks: func(r appliance.Record) appliance.PastQuery {
-		return appliance.PastQuery{Unspendable: &r.UnspendableAddress}
+var sameBeneficiary journal.Condition = asked{
+	asks: func(r appliance.Record) journal.PastQuery {
+		return journal.PastQuery{Unspendable: &r.UnspendableAddress}
 	},
-	decide: func(r appliance.Record, past appliance.Past) error {
+	decide: func(r appliance.Record, past journal.Past) error {
 		if past.First != nil && past.First.Beneficiary != r.Beneficiary {
 			return appliance.Errorf(appliance.CodePolicySecond, "it was %s's", past.First.Beneficiary)
 		}
@@ -67,16 +69,16 @@ var sameBeneficiary appliance.Condition = asked{
 	},
 }
 
-func refusedIsNotAppended(t *testing.T, j appliance.Journal, _ *clock) {
+func refusedIsNotAppended(t *testing.T, j audit.Journal, _ *clock) {
 	var passed bool
 	pass := asked{
-		asks: func(appliance.Record) appliance.PastQuery { return appliance.PastQuery{} },
-		decide: func(r appliance.Record, past appliance.Past) error {
+		asks: func(appliance.Record) journal.PastQuery { return journal.PastQuery{} },
+		decide: func(r appliance.Record, past journal.Past) error {
 			passed = !r.Time.IsZero() && past.Counts == nil && past.First == nil
 			return nil
 		},
 	}
-	refuse := asked{asks: pass.asks, decide: func(appliance.Record, appliance.Past) error {
+	refuse := asked{asks: pass.asks, decide: func(appliance.Record, journal.Past) error {
 		return appliance.Errorf(appliance.CodePaused, "no")
 	}}
 	r := Record(t, "key")
@@ -91,7 +93,7 @@ func refusedIsNotAppended(t *testing.T, j appliance.Journal, _ *clock) {
 	check(t, err)
 }
 
-func countedSince(t *testing.T, j appliance.Journal, clock *clock) {
+func countedSince(t *testing.T, j audit.Journal, clock *clock) {
 	times := make([]time.Time, 6)
 	for i := range times {
 		clock.add(time.Minute)
@@ -103,7 +105,7 @@ func countedSince(t *testing.T, j appliance.Journal, clock *clock) {
 		_, err := j.AppendEvent(t.Context(), Event())
 		check(t, err)
 		for range 2 { // the second time from the cache
-			past, err := j.Past(t.Context(), appliance.PastQuery{KeyID: "one", Since: times[:i+1]})
+			past, err := j.Past(t.Context(), journal.PastQuery{KeyID: "one", Since: times[:i+1]})
 			check(t, err)
 			for k, n := range past.Counts {
 				if n != int64(i-k+1) {
@@ -113,16 +115,16 @@ func countedSince(t *testing.T, j appliance.Journal, clock *clock) {
 		}
 	}
 	past, err := j.Past(t.Context(),
-		appliance.PastQuery{KeyID: "none", Since: []time.Time{epoch(), clock.now().Add(time.Hour)}})
+		journal.PastQuery{KeyID: "none", Since: []time.Time{epoch(), clock.now().Add(time.Hour)}})
 	check(t, err)
 	if past.Counts[0] != 0 || past.Counts[1] != 0 || past.First != nil {
 		t.Errorf("a key without records has %+v", past)
 	}
 }
 
-func firstIsFound(t *testing.T, j appliance.Journal, _ *clock) {
+func firstIsFound(t *testing.T, j audit.Journal, _ *clock) {
 	first := Record(t, "key")
-	q := appliance.PastQuery{Unspendable: &first.UnspendableAddress}
+	q := journal.PastQuery{Unspendable: &first.UnspendableAddress}
 	past, err := j.Past(t.Context(), q)
 	check(t, err)
 	if past.First != nil {
@@ -143,8 +145,8 @@ func firstIsFound(t *testing.T, j appliance.Journal, _ *clock) {
 
 // appendAtOnce appends records concurrently, and returns how many succeeded. The others must fail with the code. Before
 // them it appends a record whose condition waits until all have begun, so that many of them share a batch.
-func appendAtOnce(t *testing.T, journals []appliance.Journal, records []appliance.Record, code appliance.Code,
-	c appliance.Condition) int64 {
+func appendAtOnce(t *testing.T, journals []audit.Journal, records []appliance.Record, code appliance.Code,
+	c journal.Condition) int64 {
 	t.Helper()
 	var appended atomic.Int64
 	var all, begun sync.WaitGroup
@@ -152,8 +154,8 @@ func appendAtOnce(t *testing.T, journals []appliance.Journal, records []applianc
 	deciding := make(chan struct{})
 	begins := sync.OnceFunc(func() { close(deciding) })
 	before := asked{
-		asks: func(appliance.Record) appliance.PastQuery { return appliance.PastQuery{} },
-		decide: func(appliance.Record, appliance.Past) error {
+		asks: func(appliance.Record) journal.PastQuery { return journal.PastQuery{} },
+		decide: func(appliance.Record, journal.Past) error {
 			begins()
 			begun.Wait()
 			return nil
@@ -181,14 +183,14 @@ func appendAtOnce(t *testing.T, journals []appliance.Journal, records []applianc
 	return appended.Load()
 }
 
-func capHolds(t *testing.T, j appliance.Journal, clock *clock) {
+func capHolds(t *testing.T, j audit.Journal, clock *clock) {
 	const limit, tries = 7, 40
-	capAcross(t, []appliance.Journal{j}, limit, tries, clock.now())
+	capAcross(t, []audit.Journal{j}, limit, tries, clock.now())
 	clock.add(time.Hour)
-	capAcross(t, []appliance.Journal{j}, limit, tries, clock.now()) // the next period
+	capAcross(t, []audit.Journal{j}, limit, tries, clock.now()) // the next period
 }
 
-func capAcross(t *testing.T, journals []appliance.Journal, limit, tries int, since time.Time) {
+func capAcross(t *testing.T, journals []audit.Journal, limit, tries int, since time.Time) {
 	t.Helper()
 	records := make([]appliance.Record, tries)
 	for i := range records {
@@ -198,18 +200,18 @@ func capAcross(t *testing.T, journals []appliance.Journal, limit, tries int, sin
 		atMost(int64(limit), since)); n != int64(limit) {
 		t.Errorf("%d were appended, the cap is %d", n, limit)
 	}
-	past, err := journals[0].Past(t.Context(), appliance.PastQuery{KeyID: "capped", Since: []time.Time{since}})
+	past, err := journals[0].Past(t.Context(), journal.PastQuery{KeyID: "capped", Since: []time.Time{since}})
 	check(t, err)
 	if past.Counts[0] != int64(limit) {
 		t.Errorf("%d are counted, the cap is %d", past.Counts[0], limit)
 	}
 }
 
-func oneIsFirst(t *testing.T, j appliance.Journal, _ *clock) {
-	firstAcross(t, []appliance.Journal{j})
+func oneIsFirst(t *testing.T, j audit.Journal, _ *clock) {
+	firstAcross(t, []audit.Journal{j})
 }
 
-func firstAcross(t *testing.T, journals []appliance.Journal) {
+func firstAcross(t *testing.T, journals []audit.Journal) {
 	t.Helper()
 	for round := range 5 {
 		records := make([]appliance.Record, 12)
@@ -224,7 +226,7 @@ func firstAcross(t *testing.T, journals []appliance.Journal) {
 	}
 }
 
-func replayIsNotAsked(t *testing.T, j appliance.Journal, clock *clock) {
+func replayIsNotAsked(t *testing.T, j audit.Journal, clock *clock) {
 	r := Record(t, "key")
 	r.IdempotencyKey = "once"
 	since := clock.now()
@@ -239,8 +241,8 @@ func replayIsNotAsked(t *testing.T, j appliance.Journal, clock *clock) {
 	}
 }
 
-func countedAtOnce(t *testing.T, j appliance.Journal, clock *clock) {
-	q := appliance.PastQuery{KeyID: "key", Since: []time.Time{clock.now()}}
+func countedAtOnce(t *testing.T, j audit.Journal, clock *clock) {
+	q := journal.PastQuery{KeyID: "key", Since: []time.Time{clock.now()}}
 	const writers, each = 4, 25
 	var appending sync.WaitGroup
 	for range writers {
@@ -265,7 +267,7 @@ func countedAtOnce(t *testing.T, j appliance.Journal, clock *clock) {
 
 // A cap holds for all members together, and they agree on the first beneficiary.
 func conditionsAcross(t *testing.T, c *cluster) {
-	var journals []appliance.Journal
+	var journals []audit.Journal
 	for _, m := range c.members {
 		journals = append(journals, m.Journal)
 	}

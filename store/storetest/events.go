@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/google/uuid"
 )
 
@@ -32,11 +34,11 @@ var eventTests = map[string]func(t *testing.T, s suite){
 }
 
 // Event returns a new event.
-func Event() appliance.Event {
-	return appliance.Event{Kind: "key_created", By: "root", Details: map[string]string{"id": "k1", "name": `<&>"\`}}
+func Event() journal.Event {
+	return journal.Event{Kind: "key_created", By: "root", Details: map[string]string{"id": "k1", "name": `<&>"\`}}
 }
 
-func (s suite) appendEvent(t *testing.T) appliance.Entry {
+func (s suite) appendEvent(t *testing.T) journal.Entry {
 	t.Helper()
 	e, err := s.journal.AppendEvent(t.Context(), Event())
 	check(t, err)
@@ -44,7 +46,7 @@ func (s suite) appendEvent(t *testing.T) appliance.Entry {
 }
 
 func eventInPlace(t *testing.T, s suite) {
-	var appended []appliance.Entry
+	var appended []journal.Entry
 	for range 3 {
 		appended = append(appended, s.append(t, Record(t, "key")), s.appendEvent(t))
 	}
@@ -58,19 +60,19 @@ func eventInPlace(t *testing.T, s suite) {
 			t.Errorf("appended %+v, found %+v", e, found)
 		}
 	}
-	var read []appliance.Entry
-	check(t, s.journal.Entries(t.Context(), 0, func(e appliance.Entry) error { read = append(read, e); return nil }))
+	var read []journal.Entry
+	check(t, s.journal.Entries(t.Context(), 0, func(e journal.Entry) error { read = append(read, e); return nil }))
 	for i := range appended {
 		if len(read) != len(appended) || !sameEntry(read[i], appended[i]) {
 			t.Fatalf("appended %+v, read %+v", appended, read)
 		}
 	}
-	leaf, err := appliance.EncodeEvent(*appended[1].Event)
+	leaf, err := journal.EncodeEvent(*appended[1].Event)
 	check(t, err)
-	if string(leaf) != string(appended[1].Leaf) || !appliance.IsEvent(leaf) {
+	if string(leaf) != string(appended[1].Leaf) || !journal.IsEvent(leaf) {
 		t.Errorf("the leaf is %s, not %s", appended[1].Leaf, leaf)
 	}
-	report, err := s.journal.Verify(t.Context(), appliance.VerifyOptions{})
+	report, err := s.journal.Verify(t.Context(), audit.Options{})
 	check(t, err)
 	if report.Events != 3 || report.Size != 6 {
 		t.Errorf("the audit found %d events among %d leaves", report.Events, report.Size)
@@ -98,14 +100,14 @@ func eventOnce(t *testing.T, s suite) {
 }
 
 func badEvent(t *testing.T, s suite) {
-	bad := map[string]appliance.Event{
+	bad := map[string]journal.Event{
 		"no kind":             {},
 		"a kind with a space": {Kind: "a b"},
-		"a log's first leaf":  {Kind: appliance.EventLogContinued},
+		"a log's first leaf":  {Kind: journal.EventLogContinued},
 		"who is not UTF-8":    {Kind: "x", By: "\xff"},
 		"a name not UTF-8":    {Kind: "x", Details: map[string]string{"\xff": ""}},
 		"a detail not UTF-8":  {Kind: "x", Details: map[string]string{"a": "\xff"}},
-		"text without bound":  {Kind: "x", Details: map[string]string{"a": strings.Repeat("a", appliance.MaxEvent)}},
+		"text without bound":  {Kind: "x", Details: map[string]string{"a": strings.Repeat("a", journal.MaxEvent)}},
 	}
 	var wg sync.WaitGroup
 	for name, event := range bad {
@@ -133,12 +135,12 @@ func listOfEvents(t *testing.T, s suite) {
 		s.appendEvent(t)
 		s.append(t, Record(t, "key"))
 	}
-	wantIndexes(t, s.list(t, appliance.JournalQuery{EventsOnly: true}), 6, 4, 2, 0)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{EventsOnly: true, Limit: 2, Before: 6}), 4, 2)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{AttestationsOnly: true}), 7, 5, 3, 1)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{KeyID: "key"}), 7, 5, 3, 1)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{}), 7, 6, 5, 4, 3, 2, 1, 0)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{EventsOnly: true, AttestationsOnly: true}))
+	wantIndexes(t, s.list(t, journal.Query{EventsOnly: true}), 6, 4, 2, 0)
+	wantIndexes(t, s.list(t, journal.Query{EventsOnly: true, Limit: 2, Before: 6}), 4, 2)
+	wantIndexes(t, s.list(t, journal.Query{AttestationsOnly: true}), 7, 5, 3, 1)
+	wantIndexes(t, s.list(t, journal.Query{KeyID: "key"}), 7, 5, 3, 1)
+	wantIndexes(t, s.list(t, journal.Query{}), 7, 6, 5, 4, 3, 2, 1, 0)
+	wantIndexes(t, s.list(t, journal.Query{EventsOnly: true, AttestationsOnly: true}))
 }
 
 func eventsInTime(t *testing.T, s suite) {
@@ -149,9 +151,9 @@ func eventsInTime(t *testing.T, s suite) {
 		s.append(t, Record(t, "key"))
 		s.appendEvent(t)
 	}
-	wantIndexes(t, s.list(t, appliance.JournalQuery{From: at(1), Until: at(3)}), 5, 4, 3, 2)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{From: at(1), Until: at(3), EventsOnly: true}), 5, 3)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{From: at(1), Until: at(3), AttestationsOnly: true}), 4, 2)
+	wantIndexes(t, s.list(t, journal.Query{From: at(1), Until: at(3)}), 5, 4, 3, 2)
+	wantIndexes(t, s.list(t, journal.Query{From: at(1), Until: at(3), EventsOnly: true}), 5, 3)
+	wantIndexes(t, s.list(t, journal.Query{From: at(1), Until: at(3), AttestationsOnly: true}), 4, 2)
 	s.clock.set(at(-9))
 	if late := s.appendEvent(t); late.Time().Before(at(3)) {
 		t.Errorf("the time of an event went back to %s", late.Time())
@@ -180,7 +182,7 @@ func eventsAtOnce(t *testing.T, s suite) {
 		})
 	}
 	wg.Wait()
-	report, err := s.journal.Verify(t.Context(), appliance.VerifyOptions{})
+	report, err := s.journal.Verify(t.Context(), audit.Options{})
 	check(t, err)
 	if want := int64(callers * each / 2); report.Events != want || report.Size != 3*want {
 		t.Errorf("the audit found %d events among %d leaves, not %d among %d", report.Events, report.Size, want, 3*want)
@@ -197,11 +199,11 @@ func listOfHash(t *testing.T, s suite) {
 		s.append(t, r)
 	}
 	hash := twice.Hash
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Hash: &hash}), 5, 2, 0)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Hash: &hash, Limit: 1, Before: 5}), 2)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Hash: &other.Hash}), 3)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Hash: &appliance.Digest{}}))
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Hash: &hash, EventsOnly: true}))
+	wantIndexes(t, s.list(t, journal.Query{Hash: &hash}), 5, 2, 0)
+	wantIndexes(t, s.list(t, journal.Query{Hash: &hash, Limit: 1, Before: 5}), 2)
+	wantIndexes(t, s.list(t, journal.Query{Hash: &other.Hash}), 3)
+	wantIndexes(t, s.list(t, journal.Query{Hash: &appliance.Digest{}}))
+	wantIndexes(t, s.list(t, journal.Query{Hash: &hash, EventsOnly: true}))
 }
 
 func listOfUnspendable(t *testing.T, s suite) {
@@ -213,10 +215,10 @@ func listOfUnspendable(t *testing.T, s suite) {
 		s.append(t, r)
 		s.appendEvent(t)
 	}
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Unspendable: &mine.UnspendableAddress}), 6, 0)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Unspendable: &mine.UnspendableAddress, Before: 6}), 0)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Unspendable: &other.UnspendableAddress}), 2)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Unspendable: &appliance.Address{}}))
+	wantIndexes(t, s.list(t, journal.Query{Unspendable: &mine.UnspendableAddress}), 6, 0)
+	wantIndexes(t, s.list(t, journal.Query{Unspendable: &mine.UnspendableAddress, Before: 6}), 0)
+	wantIndexes(t, s.list(t, journal.Query{Unspendable: &other.UnspendableAddress}), 2)
+	wantIndexes(t, s.list(t, journal.Query{Unspendable: &appliance.Address{}}))
 }
 
 func listOfAll(t *testing.T, s suite) {
@@ -226,7 +228,7 @@ func listOfAll(t *testing.T, s suite) {
 		r.ID, r.KeyID = uuid.Must(uuid.NewV7()), keyID
 		s.append(t, r)
 	}
-	q := appliance.JournalQuery{Hash: &r.Hash, Unspendable: &r.UnspendableAddress, KeyID: "a",
+	q := journal.Query{Hash: &r.Hash, Unspendable: &r.UnspendableAddress, KeyID: "a",
 		From: epoch().Add(time.Second), AttestationsOnly: true}
 	wantIndexes(t, s.list(t, q), 3, 2)
 	q.Until = epoch().Add(2500 * time.Millisecond)
@@ -239,8 +241,8 @@ func eventFirst(t *testing.T, s suite) {
 	s.appendEvent(t)
 	s.clock.add(time.Hour)
 	s.append(t, Record(t, "key"))
-	wantIndexes(t, s.list(t, appliance.JournalQuery{From: epoch().Add(time.Minute)}), 1)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Until: epoch().Add(time.Minute)}), 0)
+	wantIndexes(t, s.list(t, journal.Query{From: epoch().Add(time.Minute)}), 1)
+	wantIndexes(t, s.list(t, journal.Query{Until: epoch().Add(time.Minute)}), 0)
 	verifies(t, s)
 }
 
@@ -248,7 +250,7 @@ func eventHasNoKeys(t *testing.T, s suite) {
 	s.appendEvent(t)
 	_, err := s.journal.ByIdempotencyKey(t.Context(), "", "")
 	wantCode(t, err, appliance.CodeNotFound)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{KeyID: "k1"}))
+	wantIndexes(t, s.list(t, journal.Query{KeyID: "k1"}))
 }
 
 func eventProven(t *testing.T, s suite) {

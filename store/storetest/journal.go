@@ -13,15 +13,17 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/google/uuid"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
 // OpenJournal returns an empty journal with now as its clock, which the journal may call concurrently.
-type OpenJournal func(t *testing.T, now func() time.Time) appliance.Journal
+type OpenJournal func(t *testing.T, now func() time.Time) audit.Journal
 
-// TestJournal tests an implementation of appliance.Journal. verifier verifies its checkpoints.
+// TestJournal tests an implementation of journal.Journal. verifier verifies its checkpoints.
 func TestJournal(t *testing.T, open OpenJournal, verifier note.Verifier) {
 	tests := map[string]func(t *testing.T, s suite){
 		"an empty journal answers":                                emptyJournal,
@@ -56,7 +58,7 @@ func TestJournal(t *testing.T, open OpenJournal, verifier note.Verifier) {
 }
 
 type suite struct {
-	journal  appliance.Journal
+	journal  audit.Journal
 	verifier note.Verifier
 	clock    *clock
 }
@@ -67,12 +69,12 @@ type clock struct{ at atomic.Pointer[time.Time] }
 func (c *clock) now() time.Time      { return *c.at.Load() }
 func (c *clock) set(t time.Time)     { c.at.Store(&t) }
 func (c *clock) add(d time.Duration) { c.set(c.now().Add(d)) }
-func sameEntry(a, b appliance.Entry) bool {
+func sameEntry(a, b journal.Entry) bool {
 	return a.Index == b.Index && bytes.Equal(a.Leaf, b.Leaf) && reflect.DeepEqual(a.Record, b.Record) &&
 		reflect.DeepEqual(a.Event, b.Event)
 }
 
-func (s suite) append(t *testing.T, r appliance.Record) appliance.Entry {
+func (s suite) append(t *testing.T, r appliance.Record) journal.Entry {
 	t.Helper()
 	e, replayed, err := s.journal.Append(t.Context(), r)
 	check(t, err)
@@ -82,9 +84,9 @@ func (s suite) append(t *testing.T, r appliance.Record) appliance.Entry {
 	return e
 }
 
-func (s suite) appendMany(t *testing.T, n int) []appliance.Entry {
+func (s suite) appendMany(t *testing.T, n int) []journal.Entry {
 	t.Helper()
-	entries := make([]appliance.Entry, n)
+	entries := make([]journal.Entry, n)
 	for i := range entries {
 		entries[i] = s.append(t, Record(t, "key"))
 	}
@@ -95,7 +97,7 @@ func (s suite) tree(t *testing.T) tlog.Tree {
 	t.Helper()
 	signed, err := s.journal.Checkpoint(t.Context())
 	check(t, err)
-	tree, err := appliance.OpenCheckpoint(signed, s.verifier)
+	tree, err := journal.OpenCheckpoint(signed, s.verifier)
 	check(t, err)
 	return tree
 }
@@ -105,7 +107,7 @@ func emptyJournal(t *testing.T, s suite) {
 	if tree := s.tree(t); tree.N != 0 {
 		t.Errorf("the checkpoint is of %d records", tree.N)
 	}
-	list, err := s.journal.List(t.Context(), appliance.JournalQuery{})
+	list, err := s.journal.List(t.Context(), journal.Query{})
 	check(t, err)
 	if len(list) != 0 {
 		t.Errorf("%d entries are listed", len(list))
@@ -131,7 +133,7 @@ func recordIsFound(t *testing.T, s suite) {
 		e.Record.Time.Location() != time.UTC {
 		t.Errorf("the time is %v, not %v", e.Record.Time, wantTime)
 	}
-	leaf, err := appliance.EncodeLeaf(e.Record)
+	leaf, err := journal.EncodeLeaf(e.Record)
 	check(t, err)
 	if !bytes.Equal(leaf, e.Leaf) {
 		t.Errorf("the leaf is %s, not %s", e.Leaf, leaf)
@@ -140,7 +142,7 @@ func recordIsFound(t *testing.T, s suite) {
 	check(t, err)
 	byKey, err := s.journal.ByIdempotencyKey(t.Context(), r.KeyID, r.IdempotencyKey)
 	check(t, err)
-	for _, got := range []appliance.Entry{byID, byKey} {
+	for _, got := range []journal.Entry{byID, byKey} {
 		if !sameEntry(got, e) {
 			t.Errorf("appended %+v, found %+v", e, got)
 		}
@@ -189,7 +191,7 @@ func timeIsMonotonic(t *testing.T, s suite) {
 	verifies(t, s)
 }
 
-func (s suite) list(t *testing.T, q appliance.JournalQuery) (indexes []int64) {
+func (s suite) list(t *testing.T, q journal.Query) (indexes []int64) {
 	t.Helper()
 	entries, err := s.journal.List(t.Context(), q)
 	check(t, err)
@@ -208,14 +210,14 @@ func wantIndexes(t *testing.T, got []int64, want ...int64) {
 
 func listPages(t *testing.T, s suite) {
 	s.appendMany(t, 120)
-	if got := s.list(t, appliance.JournalQuery{}); len(got) != 100 || got[0] != 119 || got[99] != 20 {
+	if got := s.list(t, journal.Query{}); len(got) != 100 || got[0] != 119 || got[99] != 20 {
 		t.Errorf("without a limit %d are listed, %v", len(got), got)
 	}
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Limit: 3}), 119, 118, 117)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Limit: 3, Before: 117}), 116, 115, 114)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Limit: 3, Before: 2}), 1, 0)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Limit: 2, Before: 1000}), 119, 118)
-	if got := s.list(t, appliance.JournalQuery{Limit: 5000}); len(got) != 120 {
+	wantIndexes(t, s.list(t, journal.Query{Limit: 3}), 119, 118, 117)
+	wantIndexes(t, s.list(t, journal.Query{Limit: 3, Before: 117}), 116, 115, 114)
+	wantIndexes(t, s.list(t, journal.Query{Limit: 3, Before: 2}), 1, 0)
+	wantIndexes(t, s.list(t, journal.Query{Limit: 2, Before: 1000}), 119, 118)
+	if got := s.list(t, journal.Query{Limit: 5000}); len(got) != 120 {
 		t.Errorf("with a large limit %d are listed", len(got))
 	}
 }
@@ -224,12 +226,12 @@ func listOfKey(t *testing.T, s suite) {
 	for _, keyID := range []string{"b", "a", "c", "b", "b", "a", "bb"} {
 		s.append(t, Record(t, keyID))
 	}
-	wantIndexes(t, s.list(t, appliance.JournalQuery{KeyID: "b"}), 4, 3, 0)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{KeyID: "b", Limit: 1, Before: 4}), 3)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{KeyID: "a"}), 5, 1)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{KeyID: "bb"}), 6)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{KeyID: "c", Before: 2}))
-	wantIndexes(t, s.list(t, appliance.JournalQuery{KeyID: "d"}))
+	wantIndexes(t, s.list(t, journal.Query{KeyID: "b"}), 4, 3, 0)
+	wantIndexes(t, s.list(t, journal.Query{KeyID: "b", Limit: 1, Before: 4}), 3)
+	wantIndexes(t, s.list(t, journal.Query{KeyID: "a"}), 5, 1)
+	wantIndexes(t, s.list(t, journal.Query{KeyID: "bb"}), 6)
+	wantIndexes(t, s.list(t, journal.Query{KeyID: "c", Before: 2}))
+	wantIndexes(t, s.list(t, journal.Query{KeyID: "d"}))
 }
 
 func listOfTime(t *testing.T, s suite) {
@@ -243,22 +245,22 @@ func listOfTime(t *testing.T, s suite) {
 		}
 	}
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
-	wantIndexes(t, s.list(t, appliance.JournalQuery{From: at(1), Until: at(3)}), 5, 4, 3, 2)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{From: at(1), Until: at(3), KeyID: "odd"}), 5, 3)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{From: at(1), Until: at(3), Before: 4}), 3, 2)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{From: at(4)}), 9, 8)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{From: at(3).Add(time.Millisecond)}), 9, 8)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Until: at(1)}), 1, 0)
-	wantIndexes(t, s.list(t, appliance.JournalQuery{Until: at(0)}))
-	wantIndexes(t, s.list(t, appliance.JournalQuery{From: at(99)}))
-	wantIndexes(t, s.list(t, appliance.JournalQuery{From: at(3), Until: at(1)}))
+	wantIndexes(t, s.list(t, journal.Query{From: at(1), Until: at(3)}), 5, 4, 3, 2)
+	wantIndexes(t, s.list(t, journal.Query{From: at(1), Until: at(3), KeyID: "odd"}), 5, 3)
+	wantIndexes(t, s.list(t, journal.Query{From: at(1), Until: at(3), Before: 4}), 3, 2)
+	wantIndexes(t, s.list(t, journal.Query{From: at(4)}), 9, 8)
+	wantIndexes(t, s.list(t, journal.Query{From: at(3).Add(time.Millisecond)}), 9, 8)
+	wantIndexes(t, s.list(t, journal.Query{Until: at(1)}), 1, 0)
+	wantIndexes(t, s.list(t, journal.Query{Until: at(0)}))
+	wantIndexes(t, s.list(t, journal.Query{From: at(99)}))
+	wantIndexes(t, s.list(t, journal.Query{From: at(3), Until: at(1)}))
 }
 
 func entriesInOrder(t *testing.T, s suite) {
 	appended := s.appendMany(t, 300)
 	for _, first := range []int64{0, 1, 255, 256, 299, 300, 1000} {
 		next := first
-		check(t, s.journal.Entries(t.Context(), first, func(e appliance.Entry) error {
+		check(t, s.journal.Entries(t.Context(), first, func(e journal.Entry) error {
 			if e.Index != next || !sameEntry(e, appended[next]) {
 				t.Errorf("entry %d is %d, or another than was appended", next, e.Index)
 			}
@@ -270,7 +272,7 @@ func entriesInOrder(t *testing.T, s suite) {
 		}
 	}
 	stop := errors.New("stop")
-	err := s.journal.Entries(t.Context(), 0, func(appliance.Entry) error { return stop })
+	err := s.journal.Entries(t.Context(), 0, func(journal.Entry) error { return stop })
 	if !errors.Is(err, stop) {
 		t.Errorf("the error of yield came back as %v", err)
 	}
@@ -296,7 +298,7 @@ func idempotent(t *testing.T, s suite) {
 
 func idempotentConcurrent(t *testing.T, s suite) {
 	const callers, names = 64, 4
-	var entries [callers]appliance.Entry
+	var entries [callers]journal.Entry
 	var appended atomic.Int64
 	var wg sync.WaitGroup
 	for i := range callers {
@@ -388,7 +390,7 @@ func badRecord(t *testing.T, s suite) {
 
 func concurrentAppends(t *testing.T, s suite) {
 	const callers, each = 64, 8
-	var entries [callers * each]appliance.Entry
+	var entries [callers * each]journal.Entry
 	var wg sync.WaitGroup
 	for c := range callers {
 		var records []appliance.Record
@@ -440,6 +442,6 @@ func endedContext(t *testing.T, s suite) {
 	s.append(t, Record(t, "key"))
 	_, err = s.journal.ByID(t.Context(), r.ID)
 	wantCode(t, err, appliance.CodeNotFound)
-	_, err = s.journal.Verify(ctx, appliance.VerifyOptions{})
+	_, err = s.journal.Verify(ctx, audit.Options{})
 	wantCode(t, err, appliance.CodeTimeout)
 }

@@ -8,11 +8,13 @@ import (
 	"testing"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
 func everyProof(t *testing.T, s suite) {
-	var entries []appliance.Entry
+	var entries []journal.Entry
 	for size := int64(1); size <= 40; size++ {
 		entries = append(entries, s.append(t, Record(t, "key")))
 		tree := s.tree(t)
@@ -43,7 +45,7 @@ func everyProof(t *testing.T, s suite) {
 // tileReader is a tlog client's source of tiles.
 type tileReader struct {
 	ctx     context.Context
-	journal appliance.Journal
+	journal audit.Journal
 }
 
 func (r tileReader) Height() int { return 8 }
@@ -81,9 +83,9 @@ func tilesProveConsistency(t *testing.T, s suite) {
 		for _, index := range []int64{0, newer.N / 2, newer.N - 1} {
 			proof, err := tlog.ProveRecord(newer.N, index, hashes)
 			check(t, err)
-			var e appliance.Entry
+			var e journal.Entry
 			stop := errors.New("stop")
-			if err := s.journal.Entries(t.Context(), index, func(got appliance.Entry) error {
+			if err := s.journal.Entries(t.Context(), index, func(got journal.Entry) error {
 				e = got
 				return stop
 			}); !errors.Is(err, stop) {
@@ -133,7 +135,7 @@ func verifies(t *testing.T, s suite) {
 	t.Helper()
 	tree := s.tree(t)
 	var done, total int64
-	report, err := s.journal.Verify(t.Context(), appliance.VerifyOptions{Progress: func(d, n int64) {
+	report, err := s.journal.Verify(t.Context(), audit.Options{Progress: func(d, n int64) {
 		done, total = d, n
 	}})
 	check(t, err)

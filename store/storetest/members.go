@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/google/uuid"
 	"golang.org/x/mod/sumdb/note"
 )
@@ -17,7 +19,7 @@ import (
 // Member is an appliance's view of a shared store.
 type Member struct {
 	Keys    appliance.Keys
-	Journal appliance.Journal
+	Journal audit.Journal
 }
 
 // OpenMembers returns one member per clock, all of the same empty store.
@@ -92,7 +94,7 @@ func readBackElsewhere(t *testing.T, c *cluster) {
 
 func idempotentAcross(t *testing.T, c *cluster) {
 	for round := range 10 {
-		entries := make([]appliance.Entry, len(c.members))
+		entries := make([]journal.Entry, len(c.members))
 		var appended atomic.Int64
 		records := make([]appliance.Record, len(c.members))
 		for i := range records {
@@ -174,9 +176,9 @@ func eventsAcross(t *testing.T, c *cluster) {
 			}
 		}
 	})
-	var first []appliance.Entry
+	var first []journal.Entry
 	for i, m := range c.members {
-		events, err := m.Journal.List(t.Context(), appliance.JournalQuery{EventsOnly: true, Limit: appliance.MaxListed})
+		events, err := m.Journal.List(t.Context(), journal.Query{EventsOnly: true, Limit: journal.MaxListed})
 		check(t, err)
 		if i == 0 {
 			first = events
@@ -207,7 +209,7 @@ func WatchCheckpoints(t *testing.T, verifier note.Verifier, members ...Member) (
 				if err != nil {
 					continue // the store may be unreachable for a while
 				}
-				tree, err := appliance.OpenCheckpoint(signed, verifier)
+				tree, err := journal.OpenCheckpoint(signed, verifier)
 				if err != nil || tree.N < last {
 					t.Errorf("member %d: after a checkpoint of %d records one of %d: %v", i, last, tree.N, err)
 					return
@@ -258,7 +260,7 @@ func revokedAcross(t *testing.T, c *cluster) {
 		_, err := revoking.Keys.Revoke(t.Context(), key.ID, time.Now())
 		check(t, err)
 		count := func() int {
-			entries, err := revoking.Journal.List(t.Context(), appliance.JournalQuery{KeyID: key.ID, Limit: 1000})
+			entries, err := revoking.Journal.List(t.Context(), journal.Query{KeyID: key.ID, Limit: 1000})
 			check(t, err)
 			return len(entries)
 		}

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // OpenStore returns the keys and the journal of an empty store with now as its clock.
-type OpenStore func(t *testing.T, now func() time.Time) (appliance.Keys, appliance.Journal)
+type OpenStore func(t *testing.T, now func() time.Time) (appliance.Keys, audit.Journal)
 
 // TestRevocation tests that a journal appends no record of a revoked or expired API key.
 func TestRevocation(t *testing.T, open OpenStore) {
@@ -65,7 +67,7 @@ func TestRevocation(t *testing.T, open OpenStore) {
 
 // Once Revoke has returned, no further record of the key is appended.
 func revokedWhileAppending(t *testing.T, open OpenStore) {
-	keys, journal := open(t, time.Now)
+	keys, j := open(t, time.Now)
 	for range 20 {
 		key, _ := newKey(t, keys, appliance.KeyRequest{Name: "leaked"}, time.Now())
 		var appending sync.WaitGroup
@@ -73,7 +75,7 @@ func revokedWhileAppending(t *testing.T, open OpenStore) {
 		for range 8 {
 			appending.Go(func() {
 				for range 500 { // unless the key is refused earlier
-					_, _, err := journal.Append(t.Context(), Record(t, key.ID))
+					_, _, err := j.Append(t.Context(), Record(t, key.ID))
 					if err != nil {
 						if appliance.CodeOf(err) != appliance.CodeAPIKeyRevoked {
 							t.Errorf("append: %v", err)
@@ -91,7 +93,7 @@ func revokedWhileAppending(t *testing.T, open OpenStore) {
 		_, err := keys.Revoke(t.Context(), key.ID, time.Now())
 		check(t, err)
 		count := func() int {
-			entries, err := journal.List(t.Context(), appliance.JournalQuery{KeyID: key.ID, Limit: 1000})
+			entries, err := j.List(t.Context(), journal.Query{KeyID: key.ID, Limit: 1000})
 			check(t, err)
 			return len(entries)
 		}
@@ -105,32 +107,32 @@ func revokedWhileAppending(t *testing.T, open OpenStore) {
 
 // eventsOfKeys audits API keys that match their events, and API keys that do not.
 func eventsOfKeys(t *testing.T, open OpenStore) {
-	keys, journal := open(t, time.Now)
+	keys, j := open(t, time.Now)
 	create := func(name string) appliance.APIKey {
 		key, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: name}, time.Now())
 		check(t, err)
 		check(t, keys.Create(t.Context(), key))
 		return key
 	}
-	tell := func(kind appliance.EventKind, key appliance.APIKey) {
-		_, err := journal.AppendEvent(t.Context(), appliance.Event{Kind: kind, By: "root", Details: key.Details()})
+	tell := func(kind journal.EventKind, key appliance.APIKey) {
+		_, err := j.AppendEvent(t.Context(), journal.Event{Kind: kind, By: "root", Details: key.Details()})
 		check(t, err)
 	}
 	sound, planted, other, revoked, bound := create("sound"), create("planted"), create("other"), create("revoked"),
 		create("bound")
-	tell(appliance.EventKeyCreated, sound)
-	tell(appliance.EventKeyCreated, revoked)
-	tell(appliance.EventKeyRevoked, revoked) // the key itself is not revoked
-	tell(appliance.EventKeyCreated, bound)
+	tell(journal.EventKeyCreated, sound)
+	tell(journal.EventKeyCreated, revoked)
+	tell(journal.EventKeyRevoked, revoked) // the key itself is not revoked
+	tell(journal.EventKeyCreated, bound)
 	told := other
 	told.SecretHash[0]++ // another secret
-	tell(appliance.EventKeyCreated, told)
+	tell(journal.EventKeyCreated, told)
 	bound.Attestor = "second"
-	tell(appliance.EventKeyBound, bound)
+	tell(journal.EventKeyBound, bound)
 	_, err := keys.Bind(t.Context(), bound.ID, bound.Attestor)
 	check(t, err)
 
-	report, err := journal.Verify(t.Context(), appliance.VerifyOptions{})
+	report, err := j.Verify(t.Context(), audit.Options{})
 	check(t, err)
 	var found []string
 	for _, d := range report.Damages {
@@ -152,11 +154,11 @@ func eventsOfKeys(t *testing.T, open OpenStore) {
 		t.Errorf("the audit finds\n%s\nnot\n%s", strings.Join(found, "\n"), strings.Join(want, "\n"))
 	}
 	for _, key := range []appliance.APIKey{planted, other, revoked} {
-		tell(appliance.EventKeyRevoked, key)
+		tell(journal.EventKeyRevoked, key)
 		_, err := keys.Revoke(t.Context(), key.ID, time.Now())
 		check(t, err)
 	}
-	report, err = journal.Verify(t.Context(), appliance.VerifyOptions{})
+	report, err = j.Verify(t.Context(), audit.Options{})
 	check(t, err)
 	for _, d := range report.Damages {
 		t.Errorf("after they were revoked: %s", d)
@@ -165,14 +167,14 @@ func eventsOfKeys(t *testing.T, open OpenStore) {
 
 // keysBeforeEvents audits a journal that begins with an attestation, from an attestd before the introduction of events.
 func keysBeforeEvents(t *testing.T, open OpenStore) {
-	keys, journal := open(t, time.Now)
-	_, _, err := journal.Append(t.Context(), Record(t, "key"))
+	keys, j := open(t, time.Now)
+	_, _, err := j.Append(t.Context(), Record(t, "key"))
 	check(t, err)
-	_, err = journal.AppendEvent(t.Context(), appliance.Event{Kind: appliance.EventStarted})
+	_, err = j.AppendEvent(t.Context(), journal.Event{Kind: journal.EventStarted})
 	check(t, err)
 	newKey(t, keys, appliance.KeyRequest{Name: "before"}, time.Now().Add(-time.Hour))
 	planted, _ := newKey(t, keys, appliance.KeyRequest{Name: "after"}, time.Now().Add(time.Hour))
-	report, err := journal.Verify(t.Context(), appliance.VerifyOptions{})
+	report, err := j.Verify(t.Context(), audit.Options{})
 	check(t, err)
 	if len(report.Damages) != 1 || !strings.Contains(report.Damages[0].Detail, planted.ID) {
 		t.Errorf("the audit finds %v, not only %s", report.Damages, planted.ID)

@@ -1,5 +1,5 @@
 // Package storetest is the conformance suite of stores. It tests each implementation of appliance.Keys,
-// appliance.Journal and index.Index through these interfaces alone.
+// journal.Journal and index.Index through these interfaces alone.
 package storetest
 
 import (
@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/secp256k1"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/google/uuid"
 )
 
-// Record returns a new, valid record of an API key, as appliance.Attestor creates it. The signing key is the same in
+// Record returns a new, valid record of an API key, as attest.Attestor creates it. The signing key is the same in
 // every test.
 func Record(t testing.TB, keyID string) appliance.Record {
 	t.Helper()
@@ -43,7 +44,7 @@ func RecordOf(t testing.TB, keyID string, request appliance.Request) appliance.R
 		t.Fatal(err)
 	}
 	public := crypto.FromECDSAPub(&key.PublicKey)
-	signature, err := appliance.NewSignature(digest, [64]byte(rsv), public)
+	signature, err := secp256k1.NewSignature(digest, [64]byte(rsv), public)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/highwater"
 	"github.com/attestd/attestd/store/postgres"
 	"github.com/attestd/attestd/store/postgres/postgrestest"
@@ -23,9 +23,9 @@ import (
 
 // lostDatabase makes a data_dir, and a database that lost records which were published. lose makes the database lose
 // them again. settle waits until the database has processed everything that a killed process sent.
-func lostDatabase(t *testing.T, dir string) (storeURL string, old appliance.LogKey, lose, settle func()) {
+func lostDatabase(t *testing.T, dir string) (storeURL string, old journal.LogKey, lose, settle func()) {
 	t.Helper()
-	old, secret, err := appliance.NewLogKey("example.com/attestd")
+	old, secret, err := journal.NewLogKey("example.com/attestd")
 	ok(t, err)
 	write(t, filepath.Join(dir, "attestd.yaml"), nil)
 	write(t, filepath.Join(dir, archive.LogKeyFile), []byte(secret+"\n"))
@@ -114,11 +114,11 @@ func TestDrillAcceptLossInADatabaseIsKilledAtEachStep(t *testing.T) {
 
 // goesOn checks the state after a kill, continues from it, and reports whether the database had the new journal. If it
 // had, the next start puts the new key in place, and the one after that signs. Otherwise, the same command is repeated.
-func goesOn(t *testing.T, dir, storeURL string, old appliance.LogKey) (isNew bool) {
+func goesOn(t *testing.T, dir, storeURL string, old journal.LogKey) (isNew bool) {
 	t.Helper()
 	log, err := postgres.LogOf(t.Context(), storeURL)
 	ok(t, err)
-	isNew = log != appliance.LogName(old.Verifier)
+	isNew = log != journal.LogName(old.Verifier)
 	c := &config.Config{DataDir: dir}
 	c.Store.URL = config.DatabaseURL(storeURL)
 	if isNew {
@@ -140,16 +140,16 @@ func goesOn(t *testing.T, dir, storeURL string, old appliance.LogKey) (isNew boo
 }
 
 // startOnce opens the store of a member, which puts the new log's key in place, and closes it.
-func startOnce(t *testing.T, c *config.Config, old appliance.LogKey) {
+func startOnce(t *testing.T, c *config.Config, old journal.LogKey) {
 	t.Helper()
 	key, err := archive.ReadLogKey(c.DataDir)
 	ok(t, err)
 	followed := make(chan error, 1)
-	if appliance.LogName(key.Verifier) != appliance.LogName(old.Verifier) {
+	if journal.LogName(key.Verifier) != journal.LogName(old.Verifier) {
 		followed <- nil // the command was killed after that step
 	}
 	store, err := daemon.OpenStore(c,
-		daemon.StoreOptions{Watch: true, Continued: func(_ appliance.LogKey, secret string) {
+		daemon.StoreOptions{Watch: true, Continued: func(_ journal.LogKey, secret string) {
 			followed <- archive.ReplaceLogKey(c.DataDir, old, secret)
 		}})
 	ok(t, err)

@@ -16,10 +16,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/attestd/attestd/api/client"
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
 	"github.com/attestd/attestd/store/storetest"
@@ -31,17 +32,17 @@ const (
 )
 
 // lostJournal makes a data_dir whose journal lost published records, and returns the log's key.
-func lostJournal(t *testing.T, dir string) appliance.LogKey {
+func lostJournal(t *testing.T, dir string) journal.LogKey {
 	t.Helper()
-	key, secret, err := appliance.NewLogKey("example.com/attestd")
+	key, secret, err := journal.NewLogKey("example.com/attestd")
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(dir, archive.LogKeyFile), []byte(secret+"\n"))
-	journal := filepath.Join(dir, archive.StoreFile)
+	j := filepath.Join(dir, archive.StoreFile)
 	var older []byte
 	for _, n := range []int{keptRecords, lostRecords} {
-		store, err := bolt.Open(journal, bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
+		store, err := bolt.Open(j, bolt.Options{Signer: key.Signer, Verifier: key.Verifier})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,12 +62,12 @@ func lostJournal(t *testing.T, dir string) appliance.LogKey {
 			t.Fatal(err)
 		}
 		if older == nil {
-			if older, err = os.ReadFile(journal); err != nil {
+			if older, err = os.ReadFile(j); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	write(t, journal, older)
+	write(t, j, older)
 	return key
 }
 
@@ -133,13 +134,13 @@ func TestDrillAcceptLossIsKilledAtEachStep(t *testing.T) {
 
 // wholeOrAsBefore checks the state after a kill, and repeats the command or starts from it. It reports whether the new
 // journal is there.
-func wholeOrAsBefore(t *testing.T, dir string, old appliance.LogKey, start bool) (isNew bool) {
+func wholeOrAsBefore(t *testing.T, dir string, old journal.LogKey, start bool) (isNew bool) {
 	t.Helper()
 	log, events, err := bolt.Beginning(filepath.Join(dir, archive.StoreFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	isNew = log != appliance.LogName(old.Verifier)
+	isNew = log != journal.LogName(old.Verifier)
 	if isNew != (len(events) == 1) {
 		t.Fatalf("the journal is of %s, with %d events", log, len(events))
 	}
@@ -182,7 +183,7 @@ func checkStore(t *testing.T, store *daemon.Store, isNew bool) {
 	if isNew {
 		want++
 	}
-	report, err := store.Journal.Verify(t.Context(), appliance.VerifyOptions{})
+	report, err := store.Journal.Verify(t.Context(), audit.Options{})
 	if err != nil || !report.OK() || report.Size != want {
 		t.Errorf("%+v (%v)", report, err)
 	}
@@ -259,7 +260,7 @@ func TestTheOldLogKeySignsNothingAgain(t *testing.T) {
 }
 
 // signsAs checks that the old log's key does not sign appended records.
-func signsAs(t *testing.T, store *daemon.Store, old appliance.LogKey, name string) {
+func signsAs(t *testing.T, store *daemon.Store, old journal.LogKey, name string) {
 	t.Helper()
 	if strings.Contains(name, "journal") || name == "all of it" {
 		t.Errorf("it opens")
@@ -271,7 +272,7 @@ func signsAs(t *testing.T, store *daemon.Store, old appliance.LogKey, name strin
 	if err != nil {
 		t.Error(err)
 	}
-	if _, err := appliance.OpenCheckpoint(checkpoint, old.Verifier); err == nil {
+	if _, err := journal.OpenCheckpoint(checkpoint, old.Verifier); err == nil {
 		t.Error("the old key has signed")
 	}
 	if err := store.Close(); err != nil {

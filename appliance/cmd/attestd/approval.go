@@ -10,7 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/approval"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/text"
 )
 
@@ -35,9 +36,9 @@ func newApprovalList(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				shown := []appliance.ListedApproval{}
+				shown := []approval.Listed{}
 				for _, one := range all {
-					if !waiting || one.State == appliance.ApprovalWaits {
+					if !waiting || one.State == approval.Waiting {
 						shown = append(shown, one)
 					}
 				}
@@ -76,7 +77,7 @@ the user. A denial cannot be taken back; the client may ask again with another I
 }
 
 func (a *app) onApproval(cmd *cobra.Command, name, id string,
-	do func(*client.Admin, context.Context, uuid.UUID) (appliance.ListedApproval, error)) error {
+	do func(*client.Admin, context.Context, uuid.UUID) (approval.Listed, error)) error {
 	which, err := uuid.Parse(id)
 	if err != nil {
 		return usagef(cmd, "%q is not the id of an approval, as 'attestd approval list' shows it", id)
@@ -152,7 +153,7 @@ approved it, in the console, as the strictest rule of the policy requires. Until
 	}
 }
 
-func writeApprovals(w io.Writer, all []appliance.ListedApproval) {
+func writeApprovals(w io.Writer, all []approval.Listed) {
 	rows := make([][]string, len(all))
 	for i, one := range all {
 		rows[i] = []string{one.ID.String(), text.Time(one.Asked), string(one.State),
@@ -162,28 +163,28 @@ func writeApprovals(w io.Writer, all []appliance.ListedApproval) {
 }
 
 // approvalSubject describes in one line what is to be approved.
-func approvalSubject(one appliance.ListedApproval) string {
+func approvalSubject(one approval.Listed) string {
 	switch one.Kind {
-	case appliance.EventApproverEnrolled:
+	case journal.EventApproverEnrolled:
 		return "enrol " + one.Approver.Name
-	case appliance.EventApproverRemoved:
+	case journal.EventApproverRemoved:
 		return "remove " + one.Approver.Name
 	}
 	return "attest to " + shortAddress(one.Request.Beneficiary.String()) + " for " + text.OneLine(one.KeyName)
 }
 
-func writeApproval(w io.Writer, one appliance.ListedApproval) {
+func writeApproval(w io.Writer, one approval.Listed) {
 	rows := [][2]string{{"approval", one.ID.String()}, {"state", string(one.State)}, {"for", approvalSubject(one)},
 		{"asked", text.Time(one.Asked)}, {"expires", text.Time(one.Expires)}, {"rule", one.Rule.String()}}
 	switch one.Kind {
-	case appliance.EventApprovalRequested:
+	case journal.EventApprovalRequested:
 		rows = append(rows,
 			[2]string{"unspendable address", one.Request.UnspendableAddress.String()},
 			[2]string{"beneficiary", one.Request.Beneficiary.String()},
 			[2]string{"attested before", fmt.Sprintf("%d times to this beneficiary", one.AttestedBefore)},
 			[2]string{"API key", fmt.Sprintf("%s (%s)", text.OneLine(one.KeyName), one.KeyID)},
 			[2]string{"Idempotency-Key", one.IdempotencyKey})
-	case appliance.EventApproverEnrolled:
+	case journal.EventApproverEnrolled:
 		rows = append(rows, [2]string{"passkey", one.Approver.Credential},
 			[2]string{"fingerprint", one.Approver.Fingerprint()})
 	}
@@ -196,7 +197,7 @@ func writeApproval(w io.Writer, one appliance.ListedApproval) {
 	fields(w, rows)
 }
 
-func writeApprovers(w io.Writer, all []appliance.Approver) {
+func writeApprovers(w io.Writer, all []approval.Approver) {
 	rows := make([][]string, len(all))
 	for i, who := range all {
 		rows[i] = []string{who.Name, who.Fingerprint()[:16], who.RPID, text.Time(who.Enrolled), approvedBy(who)}
@@ -204,7 +205,7 @@ func writeApprovers(w io.Writer, all []appliance.Approver) {
 	table(w, "NAME\tFINGERPRINT\tCONSOLE\tENROLLED\tAPPROVED BY", rows)
 }
 
-func approvedBy(who appliance.Approver) string {
+func approvedBy(who approval.Approver) string {
 	if len(who.SignedBy) == 0 {
 		return "nobody: the first one, enrolled by the operator"
 	}

@@ -15,8 +15,10 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/approval"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/passkeytest"
 )
 
@@ -44,7 +46,7 @@ func passkey(ts *testscript.TestScript, negated bool, args []string) {
 	var err error
 	switch id, _ := uuid.Parse(ts.Getenv("APPROVAL")); args[0] {
 	case "enrol":
-		var asked appliance.ListedApproval
+		var asked approval.Listed
 		asked, err = admin.EnrolApprover(ctx, wire.Enrolment{Name: p.Name, Credential: p.Credential,
 			PublicKey: p.PublicKey, RPID: p.RPID})
 		ts.Setenv("APPROVAL", asked.ID.String())
@@ -62,9 +64,9 @@ func passkey(ts *testscript.TestScript, negated bool, args []string) {
 		if url := ts.Getenv("ATTESTD_STORE_URL"); url != "" {
 			c.Store.URL = config.DatabaseURL(url)
 		}
-		err = daemon.RecordEvent(ctx, c, appliance.Event{Kind: appliance.EventApprovalGiven,
-			Details: map[string]string{appliance.DetailApproval: id.String(), appliance.DetailApprover: "alice",
-				appliance.DetailCredential: p.Credential}})
+		err = daemon.RecordEvent(ctx, c, journal.Event{Kind: journal.EventApprovalGiven,
+			Details: map[string]string{approval.DetailApproval: id.String(), approval.DetailApprover: "alice",
+				approval.DetailCredential: p.Credential}})
 	}
 	if (err != nil) != negated {
 		ts.Fatalf("%v: %v", args, err)

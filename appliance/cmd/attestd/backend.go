@@ -12,8 +12,11 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/stop"
 	"github.com/attestd/attestd/store/bolt"
 )
@@ -24,14 +27,14 @@ type backend interface {
 	ListKeys(ctx context.Context) ([]appliance.APIKey, error)
 	RevokeKey(ctx context.Context, id string) (appliance.APIKey, error)
 	BindKey(ctx context.Context, id, attestor string) (appliance.APIKey, error)
-	Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error)
-	Record(ctx context.Context, id uuid.UUID) (appliance.Entry, error)
+	Records(ctx context.Context, q journal.Query) ([]journal.Entry, error)
+	Record(ctx context.Context, id uuid.UUID) (journal.Entry, error)
 	Entries(ctx context.Context, first int64, yield func(leaf []byte) error) error
 	Checkpoint(ctx context.Context) ([]byte, error)
 	Published(ctx context.Context) ([]byte, error)
-	Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error)
-	ProveWitnessed(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error)
-	Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error)
+	Prove(ctx context.Context, id uuid.UUID) (journal.Entry, journal.InclusionProof, error)
+	ProveWitnessed(ctx context.Context, id uuid.UUID) (journal.Entry, journal.InclusionProof, error)
+	Verify(ctx context.Context, opts audit.Options) (audit.Report, error)
 	Pause(ctx context.Context, reason string) (stop.State, error)
 	Resume(ctx context.Context) (ended stop.State, err error)
 	io.Closer
@@ -82,15 +85,15 @@ type offline struct {
 }
 
 // record writes an operator's action to the journal before it is taken. If record fails, the action must not be taken.
-func (f offline) record(ctx context.Context, kind appliance.EventKind, details map[string]string) error {
-	if err := f.store.RecordEvent(ctx, appliance.Event{Kind: kind, By: operator(), Details: details}); err != nil {
+func (f offline) record(ctx context.Context, kind journal.EventKind, details map[string]string) error {
+	if err := f.store.RecordEvent(ctx, journal.Event{Kind: kind, By: operator(), Details: details}); err != nil {
 		return fmt.Errorf("cannot record the event %s in the journal, so the action was not taken: %w", kind, err)
 	}
 	return nil
 }
 
 func (f offline) CreateKey(ctx context.Context, req appliance.KeyRequest) (appliance.APIKey, string, error) {
-	if err := appliance.CheckBinding(daemon.NamedKeys(f.config), req.Attestor); err != nil {
+	if err := attest.CheckBinding(daemon.NamedKeys(f.config), req.Attestor); err != nil {
 		return appliance.APIKey{}, "", err
 	}
 	key, token, err := appliance.NewAPIKey(req, time.Now())
@@ -104,7 +107,7 @@ func (f offline) CreateKey(ctx context.Context, req appliance.KeyRequest) (appli
 	if err := appliance.CheckNewName(keys, key.Name, time.Now()); err != nil {
 		return appliance.APIKey{}, "", err
 	}
-	if err := f.record(ctx, appliance.EventKeyCreated, key.Details()); err != nil {
+	if err := f.record(ctx, journal.EventKeyCreated, key.Details()); err != nil {
 		return appliance.APIKey{}, "", err
 	}
 	return key, token, f.store.Keys.Create(ctx, key)
@@ -117,7 +120,7 @@ func (f offline) ListKeys(ctx context.Context) ([]appliance.APIKey, error) {
 func (f offline) RevokeKey(ctx context.Context, id string) (appliance.APIKey, error) {
 	key, err := f.store.Keys.Key(ctx, id)
 	if err == nil {
-		err = f.record(ctx, appliance.EventKeyRevoked, key.Details())
+		err = f.record(ctx, journal.EventKeyRevoked, key.Details())
 	}
 	if err != nil {
 		return appliance.APIKey{}, err
@@ -126,13 +129,13 @@ func (f offline) RevokeKey(ctx context.Context, id string) (appliance.APIKey, er
 }
 
 func (f offline) BindKey(ctx context.Context, id, attestor string) (appliance.APIKey, error) {
-	if err := appliance.CheckBinding(daemon.NamedKeys(f.config), attestor); err != nil {
+	if err := attest.CheckBinding(daemon.NamedKeys(f.config), attestor); err != nil {
 		return appliance.APIKey{}, err
 	}
 	key, err := f.store.Keys.Key(ctx, id)
 	if err == nil {
 		key.Attestor = attestor
-		err = f.record(ctx, appliance.EventKeyBound, key.Details())
+		err = f.record(ctx, journal.EventKeyBound, key.Details())
 	}
 	if err != nil {
 		return appliance.APIKey{}, err
@@ -140,32 +143,32 @@ func (f offline) BindKey(ctx context.Context, id, attestor string) (appliance.AP
 	return f.store.Keys.Bind(ctx, id, attestor)
 }
 
-func (f offline) Records(ctx context.Context, q appliance.JournalQuery) ([]appliance.Entry, error) {
+func (f offline) Records(ctx context.Context, q journal.Query) ([]journal.Entry, error) {
 	return f.store.Journal.List(ctx, q)
 }
 
-func (f offline) Record(ctx context.Context, id uuid.UUID) (appliance.Entry, error) {
+func (f offline) Record(ctx context.Context, id uuid.UUID) (journal.Entry, error) {
 	return f.store.Journal.ByID(ctx, id)
 }
 
 func (f offline) Entries(ctx context.Context, first int64, yield func(leaf []byte) error) error {
-	return f.store.Journal.Entries(ctx, first, func(e appliance.Entry) error { return yield(e.Leaf) })
+	return f.store.Journal.Entries(ctx, first, func(e journal.Entry) error { return yield(e.Leaf) })
 }
 
 func (f offline) Checkpoint(ctx context.Context) ([]byte, error) {
 	return f.store.Journal.Checkpoint(ctx)
 }
 
-func (f offline) Prove(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
+func (f offline) Prove(ctx context.Context, id uuid.UUID) (journal.Entry, journal.InclusionProof, error) {
 	e, err := f.store.Journal.ByID(ctx, id)
 	if err != nil {
-		return appliance.Entry{}, appliance.InclusionProof{}, err
+		return journal.Entry{}, journal.InclusionProof{}, err
 	}
 	proof, err := f.store.Journal.Prove(ctx, e.Index)
 	return e, proof, err
 }
 
-func (f offline) Verify(ctx context.Context, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
+func (f offline) Verify(ctx context.Context, opts audit.Options) (audit.Report, error) {
 	if pinned, err := f.config.SignerAddresses(); err == nil {
 		opts.Own = append(opts.Own, pinned...)
 	}
@@ -176,7 +179,7 @@ func (f offline) Pause(ctx context.Context, reason string) (stop.State, error) {
 	if err := stop.CheckReason(reason); err != nil {
 		return stop.State{}, err
 	}
-	if err := f.record(ctx, appliance.EventPaused, map[string]string{"reason": reason}); err != nil {
+	if err := f.record(ctx, journal.EventPaused, map[string]string{"reason": reason}); err != nil {
 		return stop.State{}, err
 	}
 	err := f.store.Stop.Pause(ctx, reason, operator())
@@ -185,7 +188,7 @@ func (f offline) Pause(ctx context.Context, reason string) (stop.State, error) {
 
 func (f offline) Resume(ctx context.Context) (stop.State, error) {
 	if details := f.store.Stop.State().Details(); details != nil {
-		if err := f.record(ctx, appliance.EventResumed, details); err != nil {
+		if err := f.record(ctx, journal.EventResumed, details); err != nil {
 			return stop.State{}, err
 		}
 	}

@@ -14,11 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/store/bolt"
@@ -206,7 +206,7 @@ func (b backup) take(ctx context.Context, c *config.Config, w io.Writer) error {
 	}
 	// The event precedes the copy, so that the copy has it. A journal that accepts no more events is backed up, too.
 	if daemon.StoreExists(c) {
-		if err := daemon.RecordEvent(ctx, c, appliance.Event{Kind: appliance.EventBackup, By: operator()}); err != nil {
+		if err := daemon.RecordEvent(ctx, c, journal.Event{Kind: journal.EventBackup, By: operator()}); err != nil {
 			b.say("Cannot record this backup in the journal: %s", err)
 		}
 	}

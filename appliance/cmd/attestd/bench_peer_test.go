@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 )
@@ -90,7 +91,7 @@ func buildPeer(tb testing.TB) (program string, err error) {
 // appliance.
 func (s benchSettings) journalAlone(tb testing.TB) system {
 	tb.Helper()
-	key, _, err := appliance.NewLogKey("bench.example/journal")
+	key, _, err := journal.NewLogKey("bench.example/journal")
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -105,7 +106,7 @@ func (s benchSettings) journalAlone(tb testing.TB) system {
 }
 
 // append has each caller append one record after another.
-func (s benchSettings) append(tb testing.TB, to appliance.Journal, record appliance.Record, callers int) row {
+func (s benchSettings) append(tb testing.TB, to journal.Journal, record appliance.Record, callers int) row {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), s.window)
 	defer cancel()

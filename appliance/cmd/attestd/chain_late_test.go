@@ -13,6 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/chain/chaintest"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/redemptions"
 )
 
@@ -102,33 +103,33 @@ func TestAnExportAccountsForWhatItHadBefore(t *testing.T) {
 	t.Parallel()
 	block := time.Unix(1_800_000_000, 0)
 	r := chain.Redemption{Hash: appliance.Digest{1: 0xaa}, TransactionHash: appliance.Digest{0xbb}, Time: block}
-	attested := func(after time.Duration) appliance.Entry {
-		return appliance.Entry{Record: appliance.Record{Attestation: appliance.Attestation{Hash: r.Hash},
+	attested := func(after time.Duration) journal.Entry {
+		return journal.Entry{Record: appliance.Record{Attestation: appliance.Attestation{Hash: r.Hash},
 			Time: block.Add(after)}}
 	}
-	alarm := func(transaction appliance.Digest) appliance.Entry {
-		return appliance.Entry{Event: &appliance.Event{
+	alarm := func(transaction appliance.Digest) journal.Entry {
+		return journal.Entry{Event: &journal.Event{
 			Kind:    chain.EventUnknownRedemption,
 			Details: map[string]string{"transactionHash": transaction.String(), "hash": r.Hash.String()},
 		}}
 	}
 	for name, c := range map[string]struct {
-		entries []appliance.Entry
+		entries []journal.Entry
 		unknown bool
 	}{
 		"nothing":             {unknown: true},
-		"before":              {entries: []appliance.Entry{attested(-time.Second)}},
-		"in its second":       {entries: []appliance.Entry{attested(time.Second)}},
-		"three seconds later": {entries: []appliance.Entry{attested(3 * time.Second)}, unknown: true},
-		"before, and again": {entries: []appliance.Entry{attested(-time.Second),
+		"before":              {entries: []journal.Entry{attested(-time.Second)}},
+		"in its second":       {entries: []journal.Entry{attested(time.Second)}},
+		"three seconds later": {entries: []journal.Entry{attested(3 * time.Second)}, unknown: true},
+		"before, and again": {entries: []journal.Entry{attested(-time.Second),
 			attested(time.Hour)}},
-		"after its alarm, of a block ahead": {entries: []appliance.Entry{alarm(r.TransactionHash),
+		"after its alarm, of a block ahead": {entries: []journal.Entry{alarm(r.TransactionHash),
 			attested(-time.Second)}, unknown: true},
-		"after the alarm of another part": {entries: []appliance.Entry{alarm(appliance.Digest{0xcc}),
+		"after the alarm of another part": {entries: []journal.Entry{alarm(appliance.Digest{0xcc}),
 			attested(-time.Second)}},
-		"before an alarm that was not one": {entries: []appliance.Entry{attested(-time.Second),
+		"before an alarm that was not one": {entries: []journal.Entry{attested(-time.Second),
 			alarm(r.TransactionHash)}},
-		"before its alarm, and again after it": {entries: []appliance.Entry{attested(-time.Second),
+		"before its alarm, and again after it": {entries: []journal.Entry{attested(-time.Second),
 			alarm(r.TransactionHash), attested(time.Second)}},
 	} {
 		x := newAuditedExport()

@@ -10,8 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/text"
 )
 
@@ -88,13 +90,13 @@ func (c chainAudit) contract() (one chain.Contract, err error) {
 
 // chainReport is the result of 'chain verify'.
 type chainReport struct {
-	OK          bool               `json:"ok"`
-	Records     int64              `json:"records"`     // in the export
-	Block       uint64             `json:"block"`       // the last block that was read
-	Redemptions int                `json:"redemptions"` // of the contract
-	Unknown     []unknown          `json:"unknown"`     // redemptions that no earlier attestation explains
-	Damages     []appliance.Damage `json:"damages"`     // in the export
-	newest      time.Time          // time of the export's newest attestation
+	OK          bool           `json:"ok"`
+	Records     int64          `json:"records"`     // in the export
+	Block       uint64         `json:"block"`       // the last block that was read
+	Redemptions int            `json:"redemptions"` // of the contract
+	Unknown     []unknown      `json:"unknown"`     // redemptions that no earlier attestation explains
+	Damages     []audit.Damage `json:"damages"`     // in the export
+	newest      time.Time      // time of the export's newest attestation
 }
 
 // unknown is a redemption without an attestation in time. Attested is the time of its hash's first, late attestation,
@@ -122,7 +124,7 @@ func newAuditedExport() *auditedExport {
 }
 
 // add indexes an entry.
-func (x *auditedExport) add(e appliance.Entry) {
+func (x *auditedExport) add(e journal.Entry) {
 	if e.Event == nil {
 		if _, known := x.first[e.Record.Hash]; !known {
 			x.first[e.Record.Hash] = position{e.Index, e.Record.Time}
@@ -149,9 +151,9 @@ func (x *auditedExport) judge(r chain.Redemption) *unknown {
 	return &unknown{r, &first.time}
 }
 
-func (a *app) verifyChain(cmd *cobra.Command, audit chainAudit, contract chain.Contract) error {
-	report := chainReport{Unknown: []unknown{}, Damages: []appliance.Damage{}}
-	export, err := a.auditExport(cmd, audit, &report)
+func (a *app) verifyChain(cmd *cobra.Command, checks chainAudit, contract chain.Contract) error {
+	report := chainReport{Unknown: []unknown{}, Damages: []audit.Damage{}}
+	export, err := a.auditExport(cmd, checks, &report)
 	if err != nil {
 		return err
 	}
@@ -180,7 +182,7 @@ func (a *app) verifyChain(cmd *cobra.Command, audit chainAudit, contract chain.C
 
 // auditExport verifies the export, adds the result to report, and returns the export's attestations and events.
 func (a *app) auditExport(cmd *cobra.Command, c chainAudit, report *chainReport) (*auditedExport, error) {
-	verifier, err := appliance.ParseVerifier(c.verifierKey)
+	verifier, err := journal.ParseVerifier(c.verifierKey)
 	if err != nil {
 		return nil, notVerifierKey(cmd)
 	}
@@ -188,7 +190,7 @@ func (a *app) auditExport(cmd *cobra.Command, c chainAudit, report *chainReport)
 	if err != nil {
 		return nil, err
 	}
-	audit, err := appliance.NewAudit(verifier, nil)
+	checks, err := audit.New(verifier, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +200,7 @@ func (a *app) auditExport(cmd *cobra.Command, c chainAudit, report *chainReport)
 	}
 	defer f.Close()
 	has := newAuditedExport()
-	err = audit.Export(cmd.Context(), f, func(index int64, leaf appliance.CheckedLeaf) {
+	err = checks.Export(cmd.Context(), f, func(index int64, leaf audit.Leaf) {
 		if !leaf.Decoded() {
 			return
 		}
@@ -210,7 +212,7 @@ func (a *app) auditExport(cmd *cobra.Command, c chainAudit, report *chainReport)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.file, err)
 	}
-	found := audit.Finish(signed)
+	found := checks.Finish(signed)
 	report.Records = found.Size - found.Events
 	report.Damages = append(report.Damages, found.Damages...)
 	return has, nil

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 const (
@@ -246,7 +247,7 @@ func (w *checkpointWatch) ask(h *http.Client, m *member) (tlog.Tree, error) {
 	if err != nil || resp.StatusCode != http.StatusOK {
 		return tlog.Tree{}, fmt.Errorf("%s: %w", resp.Status, err)
 	}
-	tree, err := appliance.OpenCheckpoint(signed, w.verifier)
+	tree, err := journal.OpenCheckpoint(signed, w.verifier)
 	if err != nil {
 		w.t.Errorf("%s served a checkpoint that is none: %v\n%s", m.name, err, signed)
 	}
@@ -313,7 +314,7 @@ func (c *cluster) readJournal(m *member,
 	roots map[int64]tlog.Hash) (map[uuid.UUID]appliance.Record, map[string]uuid.UUID) {
 	c.Helper()
 	records, byKey := map[uuid.UUID]appliance.Record{}, map[string]uuid.UUID{}
-	var tree appliance.Frontier
+	var tree journal.Frontier
 	matched := 0
 	for line := range bytes.Lines([]byte(m.run(c, "log", "export"))) {
 		leaf := bytes.TrimSuffix(line, []byte("\n"))
@@ -323,10 +324,10 @@ func (c *cluster) readJournal(m *member,
 				c.Errorf("the checkpoint of size %d that was served is not of this journal", tree.Size())
 			}
 		}
-		if appliance.IsEvent(leaf) {
+		if journal.IsEvent(leaf) {
 			continue
 		}
-		r, err := appliance.DecodeLeaf(leaf)
+		r, err := journal.DecodeLeaf(leaf)
 		if err != nil {
 			c.Fatalf("%v: %s", err, leaf)
 		}

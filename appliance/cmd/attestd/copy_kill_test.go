@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 	"github.com/attestd/attestd/store/storetest"
@@ -149,7 +149,7 @@ func fillJournal(tb testing.TB, dataDir string, records int) int64 {
 		for len(leaves) < 1000 && first+int64(len(leaves)) < end {
 			r := storetest.Record(tb, "aaaaaaaaaaaaaaaa")
 			r.Time = began.Add(time.Duration(first+int64(len(leaves))) * time.Microsecond)
-			leaf, err := appliance.EncodeLeaf(r)
+			leaf, err := journal.EncodeLeaf(r)
 			if err != nil {
 				tb.Fatal(err)
 			}

@@ -21,6 +21,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
@@ -170,7 +171,7 @@ func (d dev) ensureAPIKey(ctx context.Context, c *config.Config) (err error) {
 		return err
 	}
 	if err := store.RecordEvent(ctx,
-		appliance.Event{Kind: appliance.EventKeyCreated, By: operator(), Details: key.Details()}); err != nil {
+		journal.Event{Kind: journal.EventKeyCreated, By: operator(), Details: key.Details()}); err != nil {
 		return err
 	}
 	if err := store.Keys.Create(ctx, key); err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 )
 
@@ -235,7 +236,7 @@ func recordInAnHour(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newest, err := store.Journal().List(t.Context(), appliance.JournalQuery{Limit: 1})
+	newest, err := store.Journal().List(t.Context(), journal.Query{Limit: 1})
 	if err != nil || len(newest) == 0 {
 		t.Fatal(len(newest), err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/doctor"
@@ -313,7 +314,7 @@ func (a *app) keysWith(token hsm.URI, made hsm.KeyInfo) (keys []config.AttestorK
 	if !appliance.ValidAttestorKeyName(name) {
 		name = "NAME"
 	}
-	return append(keys, config.AttestorKey{Name: name, State: appliance.AttestorKeyActive, URI: token.String(),
+	return append(keys, config.AttestorKey{Name: name, State: attest.AttestorKeyActive, URI: token.String(),
 		Address: made.Address.String()})
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
@@ -268,7 +269,7 @@ func exported(t *testing.T, d *daemonProcess) map[uuid.UUID]appliance.Record {
 	t.Helper()
 	records := make(map[uuid.UUID]appliance.Record)
 	for _, line := range strings.Split(strings.TrimSpace(d.run(t, "log", "export")), "\n") {
-		if appliance.IsEvent([]byte(line)) {
+		if journal.IsEvent([]byte(line)) {
 			continue
 		}
 		var r appliance.Record

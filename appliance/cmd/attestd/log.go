@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/text"
 )
 
@@ -35,7 +36,7 @@ const logListLong = `List attestations and events, newest first.
 each record is an object on its own line. It needs the daemon, and waits while the daemon restarts.`
 
 func newLogList(a *app) *cobra.Command {
-	var q appliance.JournalQuery
+	var q journal.Query
 	var since, until, hash, unspendable, beneficiary string
 	var redeemed, unredeemed, follow bool
 	cmd := &cobra.Command{
@@ -96,8 +97,8 @@ func newLogList(a *app) *cobra.Command {
 		"only from this time: a time such as 2026-01-31T12:00:00Z, a date (00:00 UTC), or a duration before now such as 30d or 24h")
 	f.StringVar(&until, "until", "", "only before this time, in the same forms")
 	f.Int64Var(&q.Before, "before", 0, "only indexes below this number: for the next page, give the last index shown")
-	f.IntVar(&q.Limit, "limit", appliance.DefaultListed,
-		fmt.Sprintf("maximum number of records (1 to %d)", appliance.MaxListed))
+	f.IntVar(&q.Limit, "limit", journal.DefaultListed,
+		fmt.Sprintf("maximum number of records (1 to %d)", journal.MaxListed))
 	return cmd
 }
 
@@ -114,12 +115,12 @@ func parseSpan(cmd *cobra.Command, since, until string) (from, to time.Time, err
 }
 
 // checkListing refuses flags that contradict each other, or that the daemon would refuse.
-func checkListing(cmd *cobra.Command, q appliance.JournalQuery) error {
+func checkListing(cmd *cobra.Command, q journal.Query) error {
 	switch {
 	case q.EventsOnly && q.AttestationsOnly:
 		return usagef(cmd, "give --events or --attestations, not both")
-	case q.Limit < 1 || q.Limit > appliance.MaxListed:
-		return usagef(cmd, "--limit must be 1 to %d", appliance.MaxListed)
+	case q.Limit < 1 || q.Limit > journal.MaxListed:
+		return usagef(cmd, "--limit must be 1 to %d", journal.MaxListed)
 	case q.Before < 0:
 		return usagef(cmd, "--before must not be negative")
 	case !q.From.IsZero() && !q.Until.IsZero() && !q.From.Before(q.Until):
@@ -129,7 +130,7 @@ func checkListing(cmd *cobra.Command, q appliance.JournalQuery) error {
 }
 
 // searched adds the search flags to a query.
-func searched(q *appliance.JournalQuery, hash, unspendable string) error {
+func searched(q *journal.Query, hash, unspendable string) error {
 	if hash != "" {
 		q.Hash = new(appliance.Digest)
 		if err := q.Hash.UnmarshalText([]byte(hash)); err != nil {
@@ -146,7 +147,7 @@ func searched(q *appliance.JournalQuery, hash, unspendable string) error {
 	return nil
 }
 
-func (a *app) list(cmd *cobra.Command, q appliance.JournalQuery) error {
+func (a *app) list(cmd *cobra.Command, q journal.Query) error {
 	return a.withBackend(cmd, func(o backend) error {
 		entries, err := o.Records(cmd.Context(), q)
 		if err != nil {
@@ -157,7 +158,7 @@ func (a *app) list(cmd *cobra.Command, q appliance.JournalQuery) error {
 }
 
 // listOfBeneficiary lists the attestations of a beneficiary. It reads every record that the rest of the query selects.
-func (a *app) listOfBeneficiary(cmd *cobra.Command, q appliance.JournalQuery, beneficiary string,
+func (a *app) listOfBeneficiary(cmd *cobra.Command, q journal.Query, beneficiary string,
 	otherwise bool) error {
 	if otherwise || q.EventsOnly {
 		return usagef(cmd, "--beneficiary cannot be combined with --redeemed, --unredeemed, --follow or --events")
@@ -167,7 +168,7 @@ func (a *app) listOfBeneficiary(cmd *cobra.Command, q appliance.JournalQuery, be
 		return usagef(cmd, "--beneficiary %w", err)
 	}
 	return a.withBackend(cmd, func(o backend) error {
-		found, err := appliance.Search(cmd.Context(), o.Records, q, address, 0)
+		found, err := journal.Search(cmd.Context(), o.Records, q, address, 0)
 		if err != nil {
 			return err
 		}
@@ -175,7 +176,7 @@ func (a *app) listOfBeneficiary(cmd *cobra.Command, q appliance.JournalQuery, be
 	})
 }
 
-func (a *app) printEntries(entries []appliance.Entry, events bool) error {
+func (a *app) printEntries(entries []journal.Entry, events bool) error {
 	what, header := "attestations", "INDEX\tTIME\tID\tKEY\tUNSPENDABLE\tBENEFICIARY"
 	if events {
 		what, header = "events", "INDEX\tTIME\tID\tEVENT\tBY\tDETAILS"
@@ -185,7 +186,7 @@ func (a *app) printEntries(entries []appliance.Entry, events bool) error {
 		rows[i] = entryRow(e, events)
 	}
 	if entries == nil {
-		entries = []appliance.Entry{}
+		entries = []journal.Entry{}
 	}
 	return a.print(entries, func(w io.Writer) {
 		if len(entries) == 0 {
@@ -197,7 +198,7 @@ func (a *app) printEntries(entries []appliance.Entry, events bool) error {
 }
 
 // entryRow formats an entry as a table row. If events is set, the table lists events alone.
-func entryRow(e appliance.Entry, events bool) []string {
+func entryRow(e journal.Entry, events bool) []string {
 	row := []string{fmt.Sprint(e.Index), text.Time(e.Time()), e.ID().String()}
 	switch v, r := e.Event, e.Record; {
 	case v == nil:
@@ -228,13 +229,13 @@ func newLogShow(a *app) *cobra.Command {
 		Example: "  attestd log show 0198c1f2-7a3b-7def-8123-456789abcdef\n  attestd log show 4711",
 		Args:    oneArg("attestation ID or index"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			find := func(o backend) (appliance.Entry, error) { return entryAt(cmd.Context(), o, args[0]) }
+			find := func(o backend) (journal.Entry, error) { return entryAt(cmd.Context(), o, args[0]) }
 			if _, err := strconv.ParseUint(args[0], 10, 63); err != nil {
 				id, err := uuid.Parse(args[0])
 				if err != nil {
 					return usagef(cmd, "%q is not an attestation ID (a UUID) or an index of the journal", args[0])
 				}
-				find = func(o backend) (appliance.Entry, error) { return o.Record(cmd.Context(), id) }
+				find = func(o backend) (journal.Entry, error) { return o.Record(cmd.Context(), id) }
 			}
 			return a.withBackend(cmd, func(o backend) error {
 				e, err := find(o)
@@ -248,18 +249,18 @@ func newLogShow(a *app) *cobra.Command {
 }
 
 // entryAt returns the entry with that index.
-func entryAt(ctx context.Context, o backend, decimal string) (appliance.Entry, error) {
+func entryAt(ctx context.Context, o backend, decimal string) (journal.Entry, error) {
 	index, err := strconv.ParseInt(decimal, 10, 64)
 	if err != nil {
-		return appliance.Entry{}, err
+		return journal.Entry{}, err
 	}
-	entries, err := o.Records(ctx, appliance.JournalQuery{Before: index + 1, Limit: 1})
+	entries, err := o.Records(ctx, journal.Query{Before: index + 1, Limit: 1})
 	if err == nil && (len(entries) == 0 || entries[0].Index != index) {
 		err = appliance.Errorf(appliance.CodeNotFound,
 			"no record %d in the journal; list the newest with: attestd log list", index)
 	}
 	if err != nil {
-		return appliance.Entry{}, err
+		return journal.Entry{}, err
 	}
 	return entries[0], nil
 }
@@ -272,7 +273,7 @@ func attestationID(cmd *cobra.Command, s string) (uuid.UUID, error) {
 	return id, nil
 }
 
-func showEntry(w io.Writer, e appliance.Entry) {
+func showEntry(w io.Writer, e journal.Entry) {
 	if e.Event != nil {
 		showEvent(w, e)
 		return
@@ -305,7 +306,7 @@ func showEntry(w io.Writer, e appliance.Entry) {
 	fields(w, pairs)
 }
 
-func showEvent(w io.Writer, e appliance.Entry) {
+func showEvent(w io.Writer, e journal.Entry) {
 	v := e.Event
 	fields(w, [][2]string{
 		{"index", fmt.Sprint(e.Index)},

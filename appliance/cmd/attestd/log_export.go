@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/appliance/sinks"
 )
@@ -41,8 +41,8 @@ type logExport struct {
 	next  int64 // index of the next record
 	count int64 // records written
 
-	tree   tlog.Tree          // bounds the records that are written
-	hashed appliance.Frontier // over the written records, if they begin with record 0
+	tree   tlog.Tree        // bounds the records that are written
+	hashed journal.Frontier // over the written records, if they begin with record 0
 }
 
 func newLogExport(a *app) *cobra.Command {
@@ -117,7 +117,7 @@ func (x *logExport) run(cmd *cobra.Command, o backend) error {
 	if err != nil {
 		return err
 	}
-	x.form.Log, x.form.Version = appliance.SignerOf(checkpoint), version()
+	x.form.Log, x.form.Version = journal.SignerOf(checkpoint), version()
 	if err := x.bound(checkpoint); err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (x *logExport) run(cmd *cobra.Command, o backend) error {
 
 // bound sets the tree of the export: from --checkpoint, or from the newest checkpoint.
 func (x *logExport) bound(newest []byte) (err error) {
-	if _, x.tree, err = appliance.ReadCheckpoint(newest); err != nil || x.until == "" {
+	if _, x.tree, err = journal.ReadCheckpoint(newest); err != nil || x.until == "" {
 		return err
 	}
 	size := x.tree.N
@@ -159,7 +159,7 @@ func (x *logExport) bound(newest []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, x.tree, err = appliance.ReadCheckpoint(signed); err != nil {
+	if _, x.tree, err = journal.ReadCheckpoint(signed); err != nil {
 		return fmt.Errorf("--checkpoint: %s: %w", x.until, err)
 	}
 	if x.tree.N > size {
@@ -238,7 +238,7 @@ func (x *logExport) line(leaf []byte) ([]byte, error) {
 	if x.format == exportLeaves {
 		return append(leaf, '\n'), nil
 	}
-	e, err := appliance.DecodeEntry(x.next, leaf)
+	e, err := journal.DecodeEntry(x.next, leaf)
 	if err != nil {
 		return nil, fmt.Errorf("record %d: %w", x.next, err)
 	}

@@ -11,7 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
 )
@@ -23,9 +24,9 @@ type busyBackend struct {
 	store   *bolt.Store
 }
 
-func newBusyBackend(t *testing.T, name string) (busyBackend, appliance.LogKey) {
+func newBusyBackend(t *testing.T, name string) (busyBackend, journal.LogKey) {
 	t.Helper()
-	key, _, err := appliance.NewLogKey(name)
+	key, _, err := journal.NewLogKey(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func (b busyBackend) Checkpoint(ctx context.Context) ([]byte, error) {
 
 func (b busyBackend) Entries(ctx context.Context, first int64, yield func(leaf []byte) error) error {
 	b.attest()
-	return b.store.Journal().Entries(ctx, first, func(e appliance.Entry) error { return yield(e.Leaf) })
+	return b.store.Journal().Entries(ctx, first, func(e journal.Entry) error { return yield(e.Leaf) })
 }
 
 // export is the output of 'attestd log export'. until is the checkpoint of --checkpoint, or nil.
@@ -84,7 +85,7 @@ func TestAnExportOfAGrowingJournalIsExactlyACheckpoints(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		opts := appliance.VerifyOptions{Progress: func(int64, int64) {}}
+		opts := audit.Options{Progress: func(int64, int64) {}}
 		report, err := auditExport(t.Context(), bufio.NewReader(bytes.NewReader(journal)), key.Verifier, published,
 			opts)
 		if err != nil || !report.OK() || report.Size != 3 {

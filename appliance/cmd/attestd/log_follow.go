@@ -10,11 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // followListing is the body of 'log list --follow'.
-func (a *app) followListing(cmd *cobra.Command, q appliance.JournalQuery, redemptions bool) error {
+func (a *app) followListing(cmd *cobra.Command, q journal.Query, redemptions bool) error {
 	if redemptions || !q.Until.IsZero() || q.Before != 0 {
 		return usagef(cmd,
 			"--follow shows new records: it cannot be combined with --until, --before, --redeemed or --unredeemed")
@@ -23,12 +23,12 @@ func (a *app) followListing(cmd *cobra.Command, q appliance.JournalQuery, redemp
 }
 
 // followList prints the newest matching entries, oldest first, and then new ones as they arrive.
-func (a *app) followList(ctx context.Context, o backend, q appliance.JournalQuery) error {
+func (a *app) followList(ctx context.Context, o backend, q journal.Query) error {
 	tail, err := a.newTail(ctx, o)
 	if err != nil {
 		return err
 	}
-	newest, err := o.Records(ctx, appliance.JournalQuery{Limit: 1})
+	newest, err := o.Records(ctx, journal.Query{Limit: 1})
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (a *app) followList(ctx context.Context, o backend, q appliance.JournalQuer
 	}
 	err = tail.follow(ctx, func() error {
 		return o.Entries(ctx, next, func(leaf []byte) error {
-			e, err := appliance.DecodeEntry(next, leaf)
+			e, err := journal.DecodeEntry(next, leaf)
 			if err != nil {
 				return unwritten{fmt.Errorf("record %d: %w", next, err)}
 			}
@@ -69,7 +69,7 @@ func (a *app) followList(ctx context.Context, o backend, q appliance.JournalQuer
 }
 
 // printEntry writes an entry on one line.
-func (a *app) printEntry(e appliance.Entry, events bool) error {
+func (a *app) printEntry(e journal.Entry, events bool) error {
 	if a.json() {
 		return json.NewEncoder(a.out).Encode(e)
 	}

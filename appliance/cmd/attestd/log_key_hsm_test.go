@@ -13,6 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/hsmtest"
 	"github.com/attestd/attestd/hsm/softhsm"
@@ -126,7 +127,7 @@ func TestACopyOfTheDataSignsNoCheckpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := appliance.ParseLogKey(string(text))
+	key, err := journal.ParseLogKey(string(text))
 	if err != nil || key.IsFile() || key.Signer != nil {
 		t.Fatalf("%s: %v", text, err)
 	}

@@ -9,17 +9,18 @@ import (
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/chain"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/text"
 )
 
 // redeemedEntry is an attestation with its redemptions.
 type redeemedEntry struct {
-	appliance.Entry
+	journal.Entry
 	Redeemed *chain.Redeemed `json:"redeemed"` // nil if none of it was redeemed
 }
 
 // listRedeemed lists the attestations that were redeemed, at least in part, or the attestations that were not.
-func (a *app) listRedeemed(cmd *cobra.Command, q appliance.JournalQuery, redeemed, unredeemed bool) error {
+func (a *app) listRedeemed(cmd *cobra.Command, q journal.Query, redeemed, unredeemed bool) error {
 	if redeemed && unredeemed || q.EventsOnly {
 		return usagef(cmd, "give only one of --redeemed, --unredeemed and --events")
 	}
@@ -35,7 +36,7 @@ func (a *app) listRedeemed(cmd *cobra.Command, q appliance.JournalQuery, redeeme
 }
 
 // findRedeemed reads the journal page by page until it has q.Size() entries.
-func findRedeemed(cmd *cobra.Command, o backend, c chainBackend, q appliance.JournalQuery,
+func findRedeemed(cmd *cobra.Command, o backend, c chainBackend, q journal.Query,
 	redeemed bool) ([]redeemedEntry, error) {
 	found, most := []redeemedEntry{}, q.Size()
 	q.Limit, q.AttestationsOnly = wire.MaxHashes, true

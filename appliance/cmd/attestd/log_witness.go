@@ -12,7 +12,9 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/appliance/witness"
 )
@@ -44,7 +46,7 @@ func newWitnessedCheckpoint(c witness.Checkpoint) *witnessedCheckpoint {
 	if by == nil {
 		by = []witness.Cosignature{}
 	}
-	return &witnessedCheckpoint{appliance.LogName(c.Log), c.Tree.N, c.Time, by, c.String()}
+	return &witnessedCheckpoint{journal.LogName(c.Log), c.Tree.N, c.Time, by, c.String()}
 }
 
 // witnessCheck checks checkpoints of a log against --policy.
@@ -77,7 +79,7 @@ func (w *witnessCheck) open(signed []byte) (note.Verifier, error) {
 
 // since checks the checkpoint with which the journal must still be consistent. Without --since-checkpoint, it takes the
 // newest checkpoint that the appliance publishes, and sets opts.Earlier to it.
-func (w *witnessCheck) since(ctx context.Context, o backend, opts *appliance.VerifyOptions) error {
+func (w *witnessCheck) since(ctx context.Context, o backend, opts *audit.Options) error {
 	if w.policy == nil {
 		return nil
 	}
@@ -144,15 +146,15 @@ func (a *app) prove(ctx context.Context, o backend, id uuid.UUID, witnessed bool
 // proofView is the JSON form of a proof, with hexadecimal hashes as in all --output json. The API's answers have
 // another form.
 type proofView struct {
-	Index      int64                `json:"index"`
-	TreeSize   int64                `json:"treeSize"`
-	LeafHash   appliance.HexBytes   `json:"leafHash"`
-	Hashes     []appliance.HexBytes `json:"hashes"`
-	Checkpoint string               `json:"checkpoint"`
+	Index      int64              `json:"index"`
+	TreeSize   int64              `json:"treeSize"`
+	LeafHash   journal.HexBytes   `json:"leafHash"`
+	Hashes     []journal.HexBytes `json:"hashes"`
+	Checkpoint string             `json:"checkpoint"`
 }
 
-func viewProof(p appliance.InclusionProof) proofView {
-	view := proofView{p.Index, p.TreeSize, p.LeafHash, make([]appliance.HexBytes, len(p.Hashes)), p.Checkpoint}
+func viewProof(p journal.InclusionProof) proofView {
+	view := proofView{p.Index, p.TreeSize, p.LeafHash, make([]journal.HexBytes, len(p.Hashes)), p.Checkpoint}
 	for i, h := range p.Hashes {
 		view.Hashes[i] = h
 	}
@@ -205,14 +207,14 @@ func (f offline) Published(ctx context.Context) ([]byte, error) {
 	return w.Published(ctx)
 }
 
-func (f offline) ProveWitnessed(ctx context.Context, id uuid.UUID) (appliance.Entry, appliance.InclusionProof, error) {
+func (f offline) ProveWitnessed(ctx context.Context, id uuid.UUID) (journal.Entry, journal.InclusionProof, error) {
 	w, err := f.witnesses()
 	if err != nil {
-		return appliance.Entry{}, appliance.InclusionProof{}, err
+		return journal.Entry{}, journal.InclusionProof{}, err
 	}
 	e, err := f.store.Journal.ByID(ctx, id)
 	if err != nil {
-		return appliance.Entry{}, appliance.InclusionProof{}, err
+		return journal.Entry{}, journal.InclusionProof{}, err
 	}
 	ended, end := context.WithCancel(ctx)
 	end()

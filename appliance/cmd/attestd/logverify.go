@@ -13,6 +13,8 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // logVerify is one run of the command.
@@ -91,7 +93,7 @@ func (v *logVerify) run(cmd *cobra.Command, args []string) error {
 	}
 	update, end := v.progress("verify", unitRecords)
 	opts.Progress = update
-	var report appliance.AuditReport
+	var report audit.Report
 	if v.isFile = len(args) == 1; v.isFile {
 		report, err = v.file(cmd, args[0], opts)
 	} else {
@@ -110,7 +112,7 @@ func (v *logVerify) run(cmd *cobra.Command, args []string) error {
 	return v.printReport(v.found(report))
 }
 
-func (v *logVerify) options(cmd *cobra.Command) (opts appliance.VerifyOptions, err error) {
+func (v *logVerify) options(cmd *cobra.Command) (opts audit.Options, err error) {
 	if opts.Signers, err = parseSigners(v.signers); err != nil {
 		return opts, usageError{cmd.CommandPath(), err}
 	}
@@ -142,10 +144,10 @@ func parseSigners(texts []string) (all []appliance.Address, err error) {
 var zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
 
 // file audits a backup or an export.
-func (v *logVerify) file(cmd *cobra.Command, name string, opts appliance.VerifyOptions) (report appliance.AuditReport, err error) {
+func (v *logVerify) file(cmd *cobra.Command, name string, opts audit.Options) (report audit.Report, err error) {
 	var verifier note.Verifier
 	if v.verifierKey != "" {
-		if verifier, err = appliance.ParseVerifier(v.verifierKey); err != nil {
+		if verifier, err = journal.ParseVerifier(v.verifierKey); err != nil {
 			return report, notVerifierKey(cmd)
 		}
 	}
@@ -189,12 +191,12 @@ func notVerifierKey(cmd *cobra.Command) error {
 	return usagef(cmd, "--verifier-key: not a verifier key; GET /functions/v1/attestor shows the log's, name+hash+key")
 }
 
-func (v *logVerify) backup(ctx context.Context, in io.Reader, verifier note.Verifier, opts appliance.VerifyOptions) (appliance.AuditReport, error) {
+func (v *logVerify) backup(ctx context.Context, in io.Reader, verifier note.Verifier, opts audit.Options) (audit.Report, error) {
 	found, err := archive.Inspect(ctx, in, opts)
 	if err != nil {
 		return found.Report, err
 	}
-	name := appliance.LogName(found.Key.Verifier)
+	name := journal.LogName(found.Key.Verifier)
 	switch {
 	case verifier == nil:
 		v.say("The backup says that it belongs to the log %s; to check that, give --verifier-key.", name)
@@ -205,19 +207,19 @@ func (v *logVerify) backup(ctx context.Context, in io.Reader, verifier note.Veri
 }
 
 // auditExport audits an NDJSON export of leaves.
-func auditExport(ctx context.Context, in io.Reader, verifier note.Verifier, signed []byte, opts appliance.VerifyOptions) (report appliance.AuditReport, err error) {
-	tree, err := appliance.OpenCheckpoint(signed, verifier)
+func auditExport(ctx context.Context, in io.Reader, verifier note.Verifier, signed []byte, opts audit.Options) (report audit.Report, err error) {
+	tree, err := journal.OpenCheckpoint(signed, verifier)
 	if err != nil {
 		return report, err
 	}
-	audit, err := appliance.NewAudit(verifier, opts.Earlier)
+	a, err := audit.New(verifier, opts.Earlier)
 	if err != nil {
 		return report, err
 	}
-	audit.Expect(opts)
-	err = audit.Export(ctx, in, func(index int64, _ appliance.CheckedLeaf) { opts.Progress(index+1, max(index+1, tree.N)) })
+	a.Expect(opts)
+	err = a.Export(ctx, in, func(index int64, _ audit.Leaf) { opts.Progress(index+1, max(index+1, tree.N)) })
 	if err != nil {
 		return report, err
 	}
-	return audit.Finish(signed), nil
+	return a.Finish(signed), nil
 }

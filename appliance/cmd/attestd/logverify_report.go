@@ -6,37 +6,38 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/text"
 )
 
 // logReport is the result of 'log verify'.
 type logReport struct {
 	OK bool `json:"ok"` // neither damages nor counting contradictions
-	appliance.AuditReport
+	audit.Report
 	Witnessed *witnessedCheckpoint `json:"witnessed,omitempty"`
 	Unchecked []string             `json:"unchecked"` // limits of this audit
 
-	counting []appliance.Contradiction // contradictions by witnesses that the policy has
+	counting []audit.Contradiction // contradictions by witnesses that the policy has
 }
 
 // found returns the report of an audit, with the contradictions that count and the list of unchecked properties.
-func (v *logVerify) found(r appliance.AuditReport) logReport {
+func (v *logVerify) found(r audit.Report) logReport {
 	if r.Damages == nil {
-		r.Damages = []appliance.Damage{}
+		r.Damages = []audit.Damage{}
 	}
 	if r.Signers == nil {
-		r.Signers = []appliance.AuditedSigner{}
+		r.Signers = []audit.Signer{}
 	}
-	report := logReport{AuditReport: r, Witnessed: v.witnesses.found, Unchecked: []string{}}
+	report := logReport{Report: r, Witnessed: v.witnesses.found, Unchecked: []string{}}
 	for _, c := range r.Contradictions {
 		if v.witnesses.counts(c) {
 			report.counting = append(report.counting, c)
 		}
 	}
 	report.OK = r.OK() && len(report.counting) == 0
-	byItself := func(s appliance.AuditedSigner) bool {
-		return s.Known == appliance.SignerEvent || s.Known == appliance.SignerFirst
+	byItself := func(s audit.Signer) bool {
+		return s.Known == audit.SignerEvent || s.Known == audit.SignerFirst
 	}
 	if slices.ContainsFunc(r.Signers, byItself) {
 		report.Unchecked = append(report.Unchecked, "whether you know the signers. Give --signer.")
@@ -46,12 +47,12 @@ func (v *logVerify) found(r appliance.AuditReport) logReport {
 }
 
 // counts reports whether a contradiction fails the verification. With a policy, only its own witnesses count.
-func (w *witnessCheck) counts(c appliance.Contradiction) bool {
+func (w *witnessCheck) counts(c audit.Contradiction) bool {
 	if w.policy == nil {
 		return true
 	}
 	for _, each := range w.policy.Witnesses {
-		if appliance.LogName(each.Key) == c.Key {
+		if journal.LogName(each.Key) == c.Key {
 			return true
 		}
 	}
@@ -59,7 +60,7 @@ func (w *witnessCheck) counts(c appliance.Contradiction) bool {
 }
 
 // unwitnessed lists the records for which the audit cannot exclude that others were shown another history.
-func (v *logVerify) unwitnessed(r appliance.AuditReport) (all []string) {
+func (v *logVerify) unwitnessed(r audit.Report) (all []string) {
 	found := v.witnesses.found
 	switch {
 	case found == nil && v.earlier == "":
@@ -109,7 +110,7 @@ func (r logReport) write(w io.Writer) {
 		fmt.Fprintf(w, "event %s (record %d): at %s, witness %s (%s) contradicted this log: %s\n",
 			c.ID, c.Index, text.Time(c.Time), c.Witness, c.Key, c.Reason)
 	}
-	if !r.AuditReport.OK() {
+	if !r.Report.OK() {
 		fmt.Fprintf(w, "The journal is DAMAGED: %d faults in %d records.\n", int64(len(r.Damages))+r.More, r.Size)
 		return
 	}

@@ -12,7 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/witness"
 )
 
@@ -42,7 +43,7 @@ func (w ownWitness) cosign(signed []byte, at time.Time) []byte {
 	return fmt.Appendf(nil, "%s— %s %s\n", signed, w.name, base64.StdEncoding.EncodeToString(raw))
 }
 
-func policyOf(t *testing.T, log appliance.LogKey, w ownWitness) *witness.Policy {
+func policyOf(t *testing.T, log journal.LogKey, w ownWitness) *witness.Policy {
 	t.Helper()
 	p, err := witness.ParsePolicy(
 		[]byte("log " + log.VerifierText + "\n" + w.line + "quorum " + strings.Fields(w.line)[1] + "\n"))
@@ -61,14 +62,14 @@ func TestARecordedContradictionFailsTheVerification(t *testing.T) {
 	}
 	w1, w2 := newOwnWitness("w1"), newOwnWitness("w2")
 	event, err := b.store.Journal().AppendEvent(t.Context(),
-		appliance.Event{Kind: appliance.EventContradiction, Details: map[string]string{
-			appliance.DetailWitness: "w1", appliance.DetailWitnessKey: fmt.Sprintf("%s+%x", w1.name, w1.hash),
-			appliance.DetailReason: "it has cosigned 9 records", appliance.DetailCheckpoint: string(checkpoint),
+		journal.Event{Kind: journal.EventContradiction, Details: map[string]string{
+			journal.DetailWitness: "w1", journal.DetailWitnessKey: fmt.Sprintf("%s+%x", w1.name, w1.hash),
+			journal.DetailReason: "it has cosigned 9 records", journal.DetailCheckpoint: string(checkpoint),
 		}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := b.store.Journal().Verify(t.Context(), appliance.VerifyOptions{AnySigner: true})
+	report, err := b.store.Journal().Verify(t.Context(), audit.Options{AnySigner: true})
 	if err != nil || !report.OK() {
 		t.Fatal(report.Damages, err)
 	}
@@ -135,7 +136,7 @@ func TestATruncatedExportSaysWhatWasNotChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := b.store.Journal().Verify(t.Context(), appliance.VerifyOptions{AnySigner: true})
+	report, err := b.store.Journal().Verify(t.Context(), audit.Options{AnySigner: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +149,7 @@ func TestATruncatedExportSaysWhatWasNotChecked(t *testing.T) {
 	newer.Size += 4
 	for name, test := range map[string]struct {
 		verify logVerify
-		report appliance.AuditReport
+		report audit.Report
 		says   []string
 	}{
 		"a verifier key alone": {logVerify{isFile: true}, report,

@@ -10,13 +10,15 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // TestAnAPIKeyPlantedInABackupIsFound adds API keys to the attestd.db of a backup, and replaces the secret of one,
 // without the log key.
 func TestAnAPIKeyPlantedInABackupIsFound(t *testing.T) {
 	t.Parallel()
-	_, secret, err := appliance.NewLogKey("example.com/attestd")
+	_, secret, err := journal.NewLogKey("example.com/attestd")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +28,7 @@ func TestAnAPIKeyPlantedInABackupIsFound(t *testing.T) {
 		h.must(err)
 		if told {
 			_, err = h.store.Journal().AppendEvent(t.Context(),
-				appliance.Event{Kind: appliance.EventKeyCreated, By: "root", Details: made.Details()})
+				journal.Event{Kind: journal.EventKeyCreated, By: "root", Details: made.Details()})
 			h.must(err)
 		}
 		if replaced {
@@ -66,7 +68,7 @@ func TestAnAPIKeyPlantedInABackupIsFound(t *testing.T) {
 			t.Errorf("%q is not named: %v", p.Name, err)
 		}
 	}
-	report, err := h.store.Journal().Verify(t.Context(), appliance.VerifyOptions{AnySigner: true})
+	report, err := h.store.Journal().Verify(t.Context(), audit.Options{AnySigner: true})
 	h.must(err)
 	if len(report.Damages) != len(planted) {
 		t.Errorf("log verify finds %v", report.Damages)

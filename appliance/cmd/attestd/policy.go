@@ -17,6 +17,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/journal"
+	"github.com/attestd/attestd/appliance/policy"
 )
 
 func newPolicy(a *app) *cobra.Command {
@@ -97,7 +99,7 @@ func (a *app) tryPolicy(cmd *cobra.Command, file string, since time.Time) error 
 	return a.print(result, func(w io.Writer) { writeTried(w, result) })
 }
 
-func policyToTry(c *config.Config, file string) (*appliance.Policy, error) {
+func policyToTry(c *config.Config, file string) (*policy.Policy, error) {
 	if file != "" {
 		if _, err := daemon.ReadPolicyFile(file); err != nil {
 			return nil, fmt.Errorf("--policy: %w", err)
@@ -111,12 +113,12 @@ func policyToTry(c *config.Config, file string) (*appliance.Policy, error) {
 	return p, err
 }
 
-func try(ctx context.Context, p *appliance.Policy, since time.Time, o backend) (tried, error) {
+func try(ctx context.Context, p *policy.Policy, since time.Time, o backend) (tried, error) {
 	result := tried{Policy: p.Version, Rules: []triedRule{}, Entries: []triedEntry{}, Warnings: []triedEntry{}}
 	byRule := make(map[appliance.Code]int)
-	trial := appliance.Trial{Policy: p}
+	trial := policy.Trial{Policy: p}
 	err := o.Entries(ctx, 0, func(leaf []byte) error {
-		if appliance.IsEvent(leaf) {
+		if journal.IsEvent(leaf) {
 			return nil
 		}
 		var r appliance.Record

@@ -9,6 +9,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/policy"
 )
 
@@ -32,7 +33,7 @@ func TestTheExampleOfAPolicyIsOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(p.Deny.Beneficiary) == 0 || len(p.Allow.Unspendable) == 0 || p.SecondBeneficiary != appliance.RefuseSecond ||
+	if len(p.Deny.Beneficiary) == 0 || len(p.Allow.Unspendable) == 0 || p.SecondBeneficiary != policy.RefuseSecond ||
 		p.Zone == nil ||
 		len(p.Hours) != 2 || len(p.Caps) != 2 || len(p.Keys) != 1 || len(p.Approvals) != 1 {
 		t.Errorf("%+v", p)
@@ -58,8 +59,8 @@ func TestTheCodesOfThePolicyAreDocumented(t *testing.T) {
 		}
 	}
 	for _, found := range regexp.MustCompile("`(policy_[a-z_]+)`").FindAllStringSubmatch(document, -1) {
-		if err := appliance.Errorf(appliance.Code(found[1]), ""); !appliance.IsRefusal(err) &&
-			found[1] != string(appliance.EventPolicy) {
+		if err := appliance.Errorf(appliance.Code(found[1]), ""); !policy.IsRefusal(err) &&
+			found[1] != string(journal.EventPolicy) {
 			t.Errorf("docs/policy.md tells of %s, which is no code", found[1])
 		}
 	}

@@ -13,11 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/attestd/attestd/api/client"
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/text"
 )
 
@@ -170,7 +170,7 @@ func (r restore) identities(c *config.Config) ([]age.Identity, error) {
 // recordRestored writes an event to the journal. Its details are the time and the number of records of the backup.
 func recordRestored(ctx context.Context, c *config.Config, done archive.Restored) error {
 	return daemon.RecordEvent(ctx, c,
-		appliance.Event{Kind: appliance.EventRestored, By: operator(), Details: map[string]string{
+		journal.Event{Kind: journal.EventRestored, By: operator(), Details: map[string]string{
 			"backup": done.Time.UTC().Format(time.RFC3339), "records": strconv.FormatInt(done.Records, 10),
 		}})
 }

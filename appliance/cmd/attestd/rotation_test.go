@@ -18,6 +18,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/hsm"
 )
@@ -107,7 +108,7 @@ func (d *daemonProcess) keyStatuses(tb testing.TB) (keys []hsm.NamedStatus) {
 // otherKey makes another key, in the token of the first or in its own, and returns its configuration.
 func (d *daemonProcess) otherKey(tb testing.TB, first config.AttestorKey, ownToken bool) config.AttestorKey {
 	tb.Helper()
-	next := config.AttestorKey{Name: "next", State: appliance.AttestorKeyActive}
+	next := config.AttestorKey{Name: "next", State: attest.AttestorKeyActive}
 	uri, err := hsm.ParseURI(first.URI)
 	if err != nil {
 		tb.Fatal(err)
@@ -144,7 +145,7 @@ func TestAnAttestorKeyIsChangedUnderLoadWithoutAFailedRequest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			first := config.AttestorKey{Name: "first", State: appliance.AttestorKeyActive, URI: c.HSM.URI}
+			first := config.AttestorKey{Name: "first", State: attest.AttestorKeyActive, URI: c.HSM.URI}
 			next := d.otherKey(t, first, ownToken)
 			d.configure(longRequests)
 			d.start(t)
@@ -152,7 +153,7 @@ func TestAnAttestorKeyIsChangedUnderLoadWithoutAFailedRequest(t *testing.T) {
 			first.Address = d.address(t)
 			attestWhile(t, d, 2, func() {})
 			retiring := first
-			retiring.State = appliance.AttestorKeyRetiring
+			retiring.State = attest.AttestorKeyRetiring
 			answered, outage := attestWhile(t, d, 8, func() {
 				for _, keys := range [][]config.AttestorKey{{first}, {first, next}, {retiring, next}, {next}} {
 					d.configureKeys(t, keys...)
@@ -200,7 +201,7 @@ func TestAKeyWhoseTokenIsAwayHoldsNobodyElseUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := config.AttestorKey{Name: "first", State: appliance.AttestorKeyActive, URI: c.HSM.URI}
+	first := config.AttestorKey{Name: "first", State: attest.AttestorKeyActive, URI: c.HSM.URI}
 	d.start(t)
 	first.Address = d.address(t)
 	d.kill(t)

@@ -25,6 +25,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/appliance/index/follower/followertest"
@@ -282,7 +283,7 @@ func (s *soak) send(c *http.Client, req *http.Request) error {
 }
 
 func (s *soak) audit(ctx context.Context, _ *http.Client) error {
-	report, err := s.admin.Verify(ctx, appliance.VerifyOptions{})
+	report, err := s.admin.Verify(ctx, audit.Options{})
 	if err == nil && !report.OK() {
 		s.Errorf("the journal under load: %v", report.Damages)
 	}

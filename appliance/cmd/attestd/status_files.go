@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/api/wire"
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/store/highwater"
 )
@@ -60,7 +60,7 @@ func published(c *config.Config) *wire.JournalStatus {
 	if err != nil {
 		return nil
 	}
-	key, err := appliance.ParseLogKey(string(secret))
+	key, err := journal.ParseLogKey(string(secret))
 	if err != nil {
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // honestWitness cosigns each checkpoint of a log that is consistent with the previous one (C2SP tlog-witness).
@@ -37,7 +38,7 @@ func (w *honestWitness) hash() []byte {
 }
 
 // policy is the policy of an auditor who requires this witness's cosignature on a log's checkpoints.
-func (w *honestWitness) policy(log appliance.LogKey) string {
+func (w *honestWitness) policy(log journal.LogKey) string {
 	w.Helper()
 	key := fmt.Sprintf("witness.example+%x+%s", w.hash(), base64.StdEncoding.EncodeToString(w.typed()))
 	path := filepath.Join(w.TempDir(), "policy")
@@ -48,9 +49,9 @@ func (w *honestWitness) policy(log appliance.LogKey) string {
 }
 
 // cosign adds the cosignature to a checkpoint, if the consistency proof shows that its tree extends the last one.
-func (w *honestWitness) cosign(signed []byte, log appliance.LogKey, proof tlog.TreeProof) string {
+func (w *honestWitness) cosign(signed []byte, log journal.LogKey, proof tlog.TreeProof) string {
 	w.Helper()
-	tree, err := appliance.OpenCheckpoint(signed, log.Verifier)
+	tree, err := journal.OpenCheckpoint(signed, log.Verifier)
 	if err == nil && w.seen.N > 0 {
 		err = tlog.CheckTree(proof, tree.N, tree.Hash, w.seen.N, w.seen.Hash)
 	}
@@ -102,7 +103,7 @@ func rebuild(t *testing.T, h *house, records int64) *rebuilt {
 // record's signer trusted.
 func TestARecordAppendedWithAStolenLogKeyIsNotGood(t *testing.T) {
 	t.Parallel()
-	_, secret, err := appliance.NewLogKey("example.com/attestd")
+	_, secret, err := journal.NewLogKey("example.com/attestd")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,20 +121,20 @@ func TestARecordAppendedWithAStolenLogKeyIsNotGood(t *testing.T) {
 		Scheme: string(appliance.SchemeKeccak256BN254), KeyID: "key", Time: time.Now().UTC().Truncate(time.Millisecond),
 	}
 	record.ID = uuid.Must(uuid.NewV7())
-	leaf, err := appliance.EncodeLeaf(record)
+	leaf, err := journal.EncodeLeaf(record)
 	own.must(err)
 	at := w.seen.N
 	tree.add(t, at, tlog.RecordHash(leaf))
 	root, err := tlog.TreeHash(at+1, tree)
 	own.must(err)
-	signed, err := appliance.SignCheckpoint(tlog.Tree{N: at + 1, Hash: root}, own.key.Signer)
+	signed, err := journal.SignCheckpoint(tlog.Tree{N: at + 1, Hash: root}, own.key.Signer)
 	own.must(err)
 	consistency, err := tlog.ProveTree(at+1, w.seen.N, tree)
 	own.must(err)
 	cosigned := w.cosign(signed, own.key, consistency)
 	inclusion, err := tlog.ProveRecord(at+1, at, tree)
 	own.must(err)
-	proof := appliance.InclusionProof{Index: at, TreeSize: at + 1, Checkpoint: cosigned}
+	proof := journal.InclusionProof{Index: at, TreeSize: at + 1, Checkpoint: cosigned}
 	for _, h := range inclusion {
 		proof.Hashes = append(proof.Hashes, bytes.Clone(h[:]))
 	}

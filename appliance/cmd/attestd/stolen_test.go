@@ -14,6 +14,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 )
 
@@ -21,7 +22,7 @@ import (
 type house struct {
 	*testing.T
 	dir    string
-	key    appliance.LogKey
+	key    journal.LogKey
 	signer signer
 	store  *bolt.Store
 }
@@ -50,8 +51,8 @@ func (h *house) open() {
 	h.store, err = bolt.Open(filepath.Join(h.dir, archive.StoreFile), bolt.Options{Signer: h.key.Signer, Verifier: h.key.Verifier})
 	h.must(err)
 	h.Cleanup(func() { _ = h.store.Close() })
-	_, err = h.store.Journal().AppendEvent(h.Context(), appliance.Event{
-		Kind: appliance.EventStarted, Details: map[string]string{appliance.DetailSigners: h.signer.address.String()},
+	_, err = h.store.Journal().AppendEvent(h.Context(), journal.Event{
+		Kind: journal.EventStarted, Details: map[string]string{journal.DetailSigners: h.signer.address.String()},
 	})
 	h.must(err)
 }
@@ -88,7 +89,7 @@ func (h *house) backup() string {
 func (h *house) export() (name, checkpoint string) {
 	h.Helper()
 	var leaves bytes.Buffer
-	h.must(h.store.Journal().Entries(h.Context(), 0, func(e appliance.Entry) error {
+	h.must(h.store.Journal().Entries(h.Context(), 0, func(e journal.Entry) error {
 		leaves.Write(append(e.Leaf, '\n'))
 		return nil
 	}))
@@ -137,7 +138,7 @@ func (a auditor) wants(h *house, status int, says string, flags ...string) {
 // signatures and a good tree. An auditor with only public data detects it.
 func TestAnAuditorFindsWhatAThiefOfABackupMakes(t *testing.T) {
 	t.Parallel()
-	_, secret, err := appliance.NewLogKey("example.com/attestd")
+	_, secret, err := journal.NewLogKey("example.com/attestd")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +174,7 @@ func TestAnAuditorFindsWhatAThiefOfABackupMakes(t *testing.T) {
 	t.Run("a tree without one of the records", func(t *testing.T) {
 		h := newHouse(t, secret, own.signer)
 		rewritten := 0
-		own.must(own.store.Journal().Entries(t.Context(), 0, func(e appliance.Entry) error {
+		own.must(own.store.Journal().Entries(t.Context(), 0, func(e journal.Entry) error {
 			if rewritten++; e.Event == nil && rewritten != 4 {
 				h.append(e.Record)
 			}
@@ -183,7 +184,7 @@ func TestAnAuditorFindsWhatAThiefOfABackupMakes(t *testing.T) {
 		a.wants(h, exitFailure, "the first 7 records differ from the earlier checkpoint", since...)
 	})
 	t.Run("a journal of another log key", func(t *testing.T) {
-		_, other, err := appliance.NewLogKey("example.com/attestd")
+		_, other, err := journal.NewLogKey("example.com/attestd")
 		if err != nil {
 			t.Fatal(err)
 		}

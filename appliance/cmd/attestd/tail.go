@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/api/client"
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // followInterval is the interval between two polls of --follow.
@@ -44,7 +44,7 @@ func (t *tail) follow(ctx context.Context, write func() error) error {
 		}
 		checkpoint, err := t.backend.Checkpoint(ctx)
 		if err == nil && !bytes.Equal(checkpoint, t.seen) {
-			if log := appliance.SignerOf(checkpoint); log != appliance.SignerOf(t.seen) {
+			if log := journal.SignerOf(checkpoint); log != journal.SignerOf(t.seen) {
 				return fmt.Errorf(
 					"the journal continues as a new log, %s, where the records have other indexes: start again without --from", log)
 			}

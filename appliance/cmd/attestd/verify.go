@@ -20,6 +20,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/verify"
 )
 
@@ -146,7 +147,7 @@ func (k *known) read(text []byte) (f verify.File, err error) {
 		return f, nil
 	case len(trimmed) == 0:
 		err = errors.New("the file is empty")
-	case !appliance.IsProof(text) && !bytes.HasPrefix(trimmed, []byte("{")):
+	case !journal.IsProof(text) && !bytes.HasPrefix(trimmed, []byte("{")):
 		err = errors.New("must be one JSON object, or a C2SP tlog-proof, whose first line is c2sp.org/tlog-proof@v1")
 	}
 	return f, fmt.Errorf("not an attestation: %w", err)

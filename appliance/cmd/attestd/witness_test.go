@@ -15,6 +15,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/witness"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
@@ -51,7 +52,7 @@ func (a policyHolder) checks(good bool, says string, args ...string) {
 type witnessed struct {
 	*daemonProcess
 	auditor policyHolder
-	key     appliance.LogKey
+	key     journal.LogKey
 }
 
 func newWitnessed(t *testing.T) *witnessed {
@@ -62,7 +63,7 @@ func newWitnessed(t *testing.T) *witnessed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := appliance.ParseLogKey(string(secret))
+	key, err := journal.ParseLogKey(string(secret))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,8 +113,8 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 	last := w.attest(t, 12)
 	proof := a.write("good.tlog-proof", w.run(t, "log", "prove", last.ID.String(), "--witnessed"))
 	inJSON := a.write("good.json", w.run(t, "log", "prove", last.ID.String(), "--witnessed", "--output", "json"))
-	journal, checkpoint := w.audit(t)
-	export, signed := a.write("good.ndjson", journal), a.write("good.checkpoint", checkpoint)
+	j, checkpoint := w.audit(t)
+	export, signed := a.write("good.ndjson", j), a.write("good.checkpoint", checkpoint)
 
 	signer := last.SignerAddress.String()
 	a.checks(true, "The attestation is good", "verify", proof, "--policy", policy, "--signer", signer)
@@ -131,14 +132,14 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 	ended := w.load(t)
 	w.types(t, last)
 	ended()
-	_, newest, err := appliance.ReadCheckpoint([]byte(w.run(t, "log", "checkpoint", "--newest")))
+	_, newest, err := journal.ReadCheckpoint([]byte(w.run(t, "log", "checkpoint", "--newest")))
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.kill(t)
 
 	for _, records := range []int{5, int(newest.N) + 20} { // fewer than before, and more
-		forged := w.rewrite(t, journal, records)
+		forged := w.rewrite(t, j, records)
 		forgedExport := a.write("forged.ndjson", w.run(t, "log", "export"))
 		forgedCheckpoint := w.run(t, "log", "checkpoint", "--newest")
 		_, cosignatures, _ := strings.Cut(checkpoint, "\n— witness")
@@ -158,7 +159,7 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 		w.attest(t, 1) // no witness can prevent it
 		await(t, "the journal has an event of each", func() (bool, string) {
 			events := w.run(t, "log", "list", "--events")
-			return strings.Count(events, string(appliance.EventContradiction)) >= 2, events
+			return strings.Count(events, string(journal.EventContradiction)) >= 2, events
 		})
 		w.kill(t)
 	}
@@ -228,7 +229,7 @@ func (w *witnessed) types(t *testing.T, last appliance.Attestation) {
 
 // rewrite replaces the appliance's journal by one without its first record and with other records at its end. It
 // simulates a thief of the log key who also deletes the high-water mark. It returns the newest record.
-func (w *witnessed) rewrite(t *testing.T, journal string, records int) (newest appliance.Record) {
+func (w *witnessed) rewrite(t *testing.T, j string, records int) (newest appliance.Record) {
 	t.Helper()
 	data := filepath.Join(w.dir, "data")
 	kept, err := filepath.Glob(filepath.Join(data, archive.StoreFile+"*")) // and its write-ahead log
@@ -242,8 +243,8 @@ func (w *witnessed) rewrite(t *testing.T, journal string, records int) (newest a
 		}
 	}
 	var leaves []appliance.Record
-	for _, line := range strings.Split(strings.TrimSpace(journal), "\n") {
-		if e, err := appliance.DecodeEntry(0, []byte(line)); err == nil && e.Event == nil {
+	for _, line := range strings.Split(strings.TrimSpace(j), "\n") {
+		if e, err := journal.DecodeEntry(0, []byte(line)); err == nil && e.Event == nil {
 			leaves = append(leaves, e.Record)
 		}
 	}
@@ -277,8 +278,8 @@ func (w *witnessed) rewrite(t *testing.T, journal string, records int) (newest a
 func transplanted(t *testing.T, proof, checkpoint string) string {
 	t.Helper()
 	var p struct {
-		Leaf  []byte                   `json:"leaf"`
-		Proof appliance.InclusionProof `json:"proof"`
+		Leaf  []byte                 `json:"leaf"`
+		Proof journal.InclusionProof `json:"proof"`
 	}
 	if err := json.Unmarshal([]byte(proof), &p); err != nil {
 		t.Fatal(err)
