@@ -58,6 +58,7 @@ type AdminOptions struct {
 	Chain *chain.Watchtower
 	// Indexer reads chains into Replica; nil if graphql.source is not chains.
 	Indexer      Indexer
+	Verifier     Verifier // checks packets against chains; nil if indexer.chains is empty
 	Redemptions  chain.Store
 	ReplicaReady func() error // see Options
 	Witnesses    Witnesses    // nil means no witnesses
@@ -106,7 +107,7 @@ func NewAdmin(opts AdminOptions) *Admin {
 		ReadTimeout: adminReadTimeout, IdleTimeout: adminIdleTimeout, EachWriteTimeout: adminWriteTimeout,
 		Connections: connectionLimits{Most: adminConnections},
 	})
-	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), a.chainRoutes(), a.indexerRoutes(), a.quorumRoutes(),
+	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), a.chainRoutes(), a.indexerRoutes(), a.proofRoutes(), a.quorumRoutes(),
 		a.consoleRoutes(), a.approvalRoutes(), opts.Routes)
 	for _, r := range a.routes {
 		a.mount(r)

@@ -12,3 +12,15 @@ type IndexerRescan struct {
 	Chain string `json:"chain"`
 	indexer.Range
 }
+
+// ProvePacket is the body of POST /replica/proof. The answer is an indexer.PacketProof.
+type ProvePacket struct {
+	Packet string `json:"packet"` // its hash
+}
+
+// VerifyChain is the body of POST /replica/verify-chain. The answer is lines of Progress[indexer.ReplicaReport].
+type VerifyChain struct {
+	Chain string `json:"chain"` // universal chain id
+	indexer.Range
+	Restart bool `json:"restart,omitempty"`
+}

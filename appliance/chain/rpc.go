@@ -2,6 +2,7 @@ package chain
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
@@ -157,24 +158,42 @@ func (n *node) date(ctx context.Context, logs []types.Log) error {
 	return nil
 }
 
-// StateRoot returns the root of the state after a block.
-func (r *RPC) StateRoot(ctx context.Context, number uint64) (block Block, root common.Hash, err error) {
-	var answer *types.Header
-	err = r.n.do(ctx, "header", func(ctx context.Context) error {
-		answer, err = r.n.eth.HeaderByNumber(ctx, new(big.Int).SetUint64(number))
-		return err
+// Header returns the header of a block. Its fields have the hash that the node gives for the block.
+func (r *RPC) Header(ctx context.Context, number uint64) (*types.Header, error) {
+	var raw json.RawMessage
+	err := r.n.do(ctx, "header", func(ctx context.Context) error {
+		return r.n.eth.Client().CallContext(ctx, &raw, "eth_getBlockByNumber", hexutil.EncodeUint64(number), false)
 	})
 	if err != nil {
-		return block, root, err
+		return nil, err
 	}
-	return Block{answer.Number.Uint64(), appliance.Digest(answer.Hash()), time.Unix(int64(answer.Time), 0).UTC()},
-		answer.Root, nil
+	var found *types.Header
+	var named struct{ Hash common.Hash }
+	if err := json.Unmarshal(raw, &found); err != nil {
+		return nil, fmt.Errorf("header of block %d: %w", number, err)
+	}
+	if err := json.Unmarshal(raw, &named); err != nil {
+		return nil, fmt.Errorf("header of block %d: %w", number, err)
+	}
+	switch {
+	case found == nil:
+		return nil, fmt.Errorf("header of block %d: %w", number, errNoBlock)
+	case !found.Number.IsUint64() || found.Number.Uint64() != number:
+		return nil, fmt.Errorf("header of block %d: the answer is block %s", number, found.Number)
+	case found.Hash() != named.Hash:
+		return nil, fmt.Errorf("header of block %d: its fields have the hash %s, and the RPC gives %s", number,
+			found.Hash(), named.Hash)
+	}
+	return found, nil
 }
 
-// Proof stores the node's proof of a contract's slot after a block (eth_getProof, EIP-1186) into answer, as JSON.
-func (r *RPC) Proof(ctx context.Context, contract common.Address, slot common.Hash, number uint64, answer any) error {
+// Proof stores the node's proof of a contract's slots after a block (eth_getProof, EIP-1186) into answer, as JSON.
+//
+// Errors: TooLarge reports whether fewer slots may succeed.
+func (r *RPC) Proof(ctx context.Context, contract common.Address, slots []common.Hash, number uint64,
+	answer any) error {
 	return r.n.do(ctx, "proof", func(ctx context.Context) error {
-		return r.n.eth.Client().CallContext(ctx, answer, "eth_getProof", contract, []common.Hash{slot},
+		return r.n.eth.Client().CallContext(ctx, answer, "eth_getProof", contract, slots,
 			hexutil.EncodeUint64(number))
 	})
 }

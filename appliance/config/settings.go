@@ -147,6 +147,7 @@ type Config struct {
 		MaxLag            time.Duration  `koanf:"max_lag"`
 		Fallback          string         `koanf:"fallback"`
 		ServeUnverified   bool           `koanf:"serve_unverified"`
+		Verify            string         `koanf:"verify"`
 		StaleIfError      time.Duration  `koanf:"stale_if_error"`
 
 		RequireKey    bool          `koanf:"require_key"`
@@ -313,6 +314,8 @@ func graphqlSettings() []Setting {
 			"proxy: forward queries that the replica cannot answer to the upstream; if empty, they are refused"},
 		{"graphql.serve_unverified", false,
 			"serve quarantined packets and transfers, too: rows that contradict the data they can be checked against"},
+		{"graphql.verify", "",
+			"chain: check the upstream's packets against the nodes of indexer.chains before they are served; if empty, they are not checked (docs/proofs.md)"},
 		{"graphql.stale_if_error", "0s",
 			"how long past its ttl a @cached answer may be served while the upstream fails; 0s means not at all"},
 		{"graphql.require_key", false, "require an API key of scope graphql for GraphQL"},

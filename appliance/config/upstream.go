@@ -51,8 +51,16 @@ func (c *Config) validateUpstream(check func(ok bool, format string, args ...any
 	check(g.MaxLag <= 0 || g.MaxLag > g.PollInterval, "graphql.max_lag: must be more than graphql.poll_interval")
 	check(g.Fallback == "" || g.Fallback == FromProxy, "graphql.fallback: %q is not proxy or empty", g.Fallback)
 	check(g.Fallback == "" || c.Follows(), "graphql.fallback: needs graphql.source replica and graphql.upstream")
+	check(g.Verify == "" || g.Verify == VerifyChain, "graphql.verify: %q is not chain or empty", g.Verify)
+	check(g.Verify == "" || c.Follows() && len(c.Indexer.Chains) > 0,
+		"graphql.verify: needs graphql.source replica, graphql.upstream and indexer.chains")
+	check(g.Verify == "" || !g.ServeUnverified,
+		"graphql.verify: graphql.serve_unverified would serve the packets that it finds; remove one of the two")
 	check(g.StaleIfError >= 0, "graphql.stale_if_error: must not be negative; 0s never serves expired answers")
 }
+
+// VerifyChain is the value of graphql.verify with which packets are checked against their chains.
+const VerifyChain = "chain"
 
 // minInterval prevents a mistyped interval from flooding the upstream or the witnesses.
 const minInterval = 100 * time.Millisecond

@@ -77,6 +77,7 @@ type running struct {
 	redeemed      *redemptions.Store // redemptions that the watchtower has read; nil if no contract is watched
 	tower         *chain.Watchtower  // nil if no contract is watched
 	indexer       *indexer.Indexer   // reads chains into replica; nil if graphql.source is not chains
+	verifier      *indexer.Verifier  // checks packets against indexer.chains
 	quorum        *quorum.Quorum     // nil if this appliance signs alone
 	signer        *signers
 	signs         atomic.Value // the signer's address, a string; nil until it is known
@@ -295,6 +296,9 @@ func (r *running) adminOptions() api.AdminOptions {
 	}
 	if r.indexer != nil {
 		o.Indexer = r.indexer
+	}
+	if len(r.config.Indexer.Chains) > 0 {
+		o.Verifier = r.verifier
 	}
 	if r.quorum != nil {
 		o.Quorum = r.quorum

@@ -48,10 +48,28 @@ func (r *running) openReads() error {
 	if r.config.HasReplica() {
 		r.replica = KeepReplica(r.config, r.logger)
 	}
+	if err := r.openVerifier(); err != nil {
+		return err
+	}
 	if err := r.openUpstream(); err != nil {
 		return err
 	}
 	return r.openIndexer()
+}
+
+// OpenVerifier returns what checks packets against indexer.chains. Without chains, every packet fails. It makes no
+// request.
+func OpenVerifier(c *config.Config, version string) (*indexer.Verifier, error) {
+	v, err := indexer.NewVerifier(IndexedChains(c), version)
+	if err != nil {
+		return nil, fmt.Errorf("indexer: %w", err)
+	}
+	return v, nil
+}
+
+func (r *running) openVerifier() (err error) {
+	r.verifier, err = OpenVerifier(r.config, r.options.Version)
+	return err
 }
 
 // openIndexer leaves r.indexer nil if no chains are read.

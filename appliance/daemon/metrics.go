@@ -139,6 +139,12 @@ func newReplicaMetrics(idx index.Index, f *follower.Follower) *replicaMetrics {
 	add(gauge, "attestd_replica_last_error_timestamp_seconds",
 		"Unix time of the follower's last failure; NaN if it has never failed.",
 		func(s follower.Status) float64 { return unixSeconds(s.LastErrorAt) })
+	add(gauge, "attestd_replica_waiting",
+		"Quarantined rows that wait for a check against their chain (graphql.verify); attestd_replica_unverified has the others.",
+		func(s follower.Status) float64 { return float64(s.Waiting) })
+	add(gauge, "attestd_replica_chain_failing",
+		"1 if packets cannot be checked against their chain (graphql.verify), 0 otherwise.",
+		func(s follower.Status) float64 { return oneIf(s.ChainError != "") })
 	add(counter, "attestd_replica_removed_total",
 		"Rows removed by the follower because the upstream no longer has them.",
 		func(s follower.Status) float64 { return float64(s.Removed) })
@@ -185,7 +191,11 @@ func (m *replicaMetrics) Collect(out chan<- prometheus.Metric) {
 		for kind, n := range held.Rows {
 			out <- prometheus.MustNewConstMetric(m.rows, prometheus.GaugeValue, float64(n), kind)
 		}
-		out <- prometheus.MustNewConstMetric(m.unverified, prometheus.GaugeValue, float64(held.Unverified))
+		unverified := held.Unverified
+		if m.follower != nil {
+			unverified -= min(unverified, m.follower.Status().Waiting)
+		}
+		out <- prometheus.MustNewConstMetric(m.unverified, prometheus.GaugeValue, float64(unverified))
 	}
 	if m.follower == nil {
 		return

@@ -81,7 +81,7 @@ func OpenUpstream(c *config.Config, version string, registry *prometheus.Registr
 	return upstreamClient(c, version, headers, registry)
 }
 
-// FollowerOptions returns the options of a follower of graphql.upstream.
+// FollowerOptions returns the options of a follower of graphql.upstream. Packets are not checked against their chains.
 func FollowerOptions(c *config.Config, idx index.Index, from follower.Upstream, log *slog.Logger) follower.Options {
 	g := c.GraphQL
 	rate := g.UpstreamRate
@@ -103,7 +103,11 @@ func (r *running) openUpstream() (err error) {
 		return err
 	}
 	if r.config.Follows() {
-		r.follower = follower.New(FollowerOptions(r.config, r.replica, r.upstream, r.logger))
+		o := FollowerOptions(r.config, r.replica, r.upstream, r.logger)
+		if r.config.GraphQL.Verify == config.VerifyChain {
+			o.Chains = r.verifier
+		}
+		r.follower = follower.New(o)
 	}
 	return nil
 }

@@ -46,9 +46,18 @@ func checkFollowing(ctx context.Context, p *subject) []Finding {
 	if p.running() {
 		findings = append(findings, followerFinding(status.Follower))
 	}
-	if status.Unverified > 0 {
+	waiting := uint64(0)
+	if f := status.Follower; f != nil {
+		waiting = f.Waiting
+		if f.ChainError != "" {
+			findings = append(findings, warn("check rpcs and core in indexer.chains; attestd retries automatically",
+				"packets cannot be checked against their chains, and %d rows wait: %s", waiting,
+				text.OneLine(f.ChainError)))
+		}
+	}
+	if status.Unverified > waiting {
 		findings = append(findings, warn("list them, with the next steps: attestd replica verify",
-			"%d of its records fail verification and are quarantined", status.Unverified))
+			"%d of its records fail verification and are quarantined", status.Unverified-waiting))
 	}
 	return findings
 }

@@ -93,6 +93,11 @@ func (a *app) syncFile(ctx context.Context, file offlineReplica) error {
 		return err
 	}
 	o := daemon.FollowerOptions(file.config, file.replica, upstream, nil)
+	if file.config.GraphQL.Verify == config.VerifyChain {
+		if o.Chains, err = daemon.OpenVerifier(file.config, version()); err != nil {
+			return err
+		}
+	}
 	o.GiveUp = syncGiveUp
 	f := follower.New(o)
 	began, end := time.Now(), a.watchSync(f.Status)
@@ -217,9 +222,12 @@ func (a *app) printSynced(s follower.Status, took time.Duration) error {
 			fmt.Fprintf(w, "These fields are null, because the upstream's schema lacks them: %s.\n",
 				text.OneLine(strings.Join(s.Missing, ", ")))
 		}
-		if s.Unverified > 0 {
+		if s.Waiting > 0 {
+			fmt.Fprintf(w, "%d rows wait for a check against their chain. %s\n", s.Waiting, text.OneLine(s.ChainError))
+		}
+		if s.Unverified > s.Waiting {
 			fmt.Fprintf(w, "%d rows fail verification and are quarantined. To list them: attestd replica verify\n",
-				s.Unverified)
+				s.Unverified-s.Waiting)
 		}
 	})
 }
@@ -244,6 +252,8 @@ func followerFields(s follower.Status, running bool) [][2]string {
 		{"lag", text.Lag(s)},
 		readBack,
 		{"unfinished", nonZero(s.Unfinished)},
+		{"waiting", nonZero(s.Waiting)},
+		{"chain error", text.OneLine(s.ChainError)},
 		{"missing fields", text.OneLine(strings.Join(s.Missing, ", "))},
 		{"last error", lastError},
 	}

@@ -36,6 +36,9 @@ type Options struct {
 	Index    index.Index
 	Upstream Upstream
 	Address  string // of the upstream, for Status; a new address restarts the read from the beginning
+	// Chains checks packets before they are served. Packets that their chain does not confirm are quarantined. nil checks
+	// none.
+	Chains Chains
 
 	// The intervals below have no defaults. Run and Sync return an error if one of them is not positive.
 	PollInterval    time.Duration // between polls for newer rows when the last poll reached the top
@@ -546,6 +549,7 @@ func (f *Follower) measure(ctx context.Context) error {
 		f.update(func(s *Status) {
 			s.Newest, s.Oldest, s.Unverified, s.Unfinished = here.Newest, here.Oldest, here.Unverified,
 				len(f.watched.by)
+			s.Waiting = uint64(f.watched.waiting)
 			if s.Rows == nil {
 				return
 			}

@@ -27,6 +27,7 @@ type ingest struct {
 type packet struct {
 	row    index.Row
 	fault  error   // why it does not verify; nil if it does
+	waits  bool    // fault is only that its chain could not confirm it yet
 	came   bool    // arrived with this ingest rather than from the index
 	orders *orders // decoded for the first transfer that is checked
 }
@@ -67,19 +68,28 @@ func (in *ingest) addPackets(ctx context.Context, rows []index.Row) error {
 		if version, ok := row.Text(index.PacketChannelVersionColumn); ok && version != zkgm.ChannelVersion {
 			foreign = append(foreign, row.Key())
 		}
-		in.addPacket(row)
+	}
+	if err := in.addAll(ctx, rows); err != nil {
+		return err
 	}
 	return in.fetchPackets(ctx, foreign)
 }
 
-func (in *ingest) addPacket(row index.Row) {
-	p := &packet{row: row, fault: checkPacket(row), came: true}
-	in.packets[row.Key()] = p
+func (in *ingest) addPacket(p *packet) {
+	in.packets[p.row.Key()] = p
 	if p.fault != nil {
-		in.quarantine(row, row.Key(), p.fault.Error())
+		in.quarantine(p.row, p.row.Key(), p.reason())
 		return
 	}
-	in.store(row)
+	in.store(p.row)
+}
+
+// reason returns why the packet is quarantined.
+func (p *packet) reason() string {
+	if p.waits {
+		return reasonWaits + p.fault.Error()
+	}
+	return p.fault.Error()
 }
 
 func (in *ingest) store(row index.Row) {
@@ -111,8 +121,8 @@ func (in *ingest) fetchPackets(ctx context.Context, hashes []string) error {
 		}
 		in.f.noteCounts(c)
 		for _, a := range answers {
-			for _, row := range a.rows {
-				in.addPacket(row)
+			if err := in.addAll(ctx, a.rows); err != nil {
+				return err
 			}
 		}
 		parts = parts[n:]
@@ -155,6 +165,9 @@ func (in *ingest) addTransfer(row index.Row, p *packet) error {
 
 // contradicts returns why a transfer of the packet does not verify; empty if it verifies.
 func (p *packet) contradicts(transfer index.Row) string {
+	if p.waits {
+		return reasonWaits + "its packet: " + p.fault.Error()
+	}
 	if p.fault != nil {
 		return "the packet does not verify: " + p.fault.Error()
 	}
@@ -239,7 +252,11 @@ func (in *ingest) write(ctx context.Context) error {
 	now := in.f.o.Now()
 	for hash, p := range in.packets {
 		if p.came {
-			in.f.watched.note(hash, p.row, in.doubted[hash], in.all[hash], in.f.firstLookup(p.row, now), now)
+			first := in.f.firstLookup(p.row, now)
+			in.f.watched.note(hash, p.row, in.doubted[hash], in.all[hash], first, now)
+			if p.waits {
+				in.f.watched.wait(hash, first, now)
+			}
 		}
 	}
 	for hash, apart := range in.doubted {

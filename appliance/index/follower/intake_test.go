@@ -24,7 +24,7 @@ func TestABatchIsBounded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			in.addPacket(row)
+			in.addPacket(&packet{row: row})
 		}
 		if n != c.most {
 			t.Errorf("with %d bytes each, %d packets are a batch, want %d", len(c.data)/2, n, c.most)

@@ -22,6 +22,7 @@ type watch struct {
 	looked      time.Time     // when it was last looked up
 	wanted      bool          // look up at once: it is missing here, or it is known to have changed upstream
 	quarantined []index.RowID // its quarantined rows
+	waiting     int           // those of them that wait for a check against the chain
 	ended       bool          // the packet has ended; one more lookup follows
 	gone        int           // consecutive lookups that lacked a row of the index
 	removed     bool          // the upstream no longer has it, and its rows are removed
@@ -40,6 +41,7 @@ type watches struct {
 	heap    []*watch
 	wanting int
 	size    int  // of all watches, in bytes
+	waiting int  // rows that wait for a check against their chain
 	full    bool // a watch was dropped because it did not fit
 }
 
@@ -102,6 +104,7 @@ func (w *watches) set(e *watch, due time.Time) bool {
 	known, grown := w.by[e.hash] == e, e.bytes()-e.size
 	if w.size+grown > maxWatched {
 		w.full = true
+		w.awaits(e, 0)
 		if w.want(e, false); known {
 			w.remove(e)
 		}
@@ -120,10 +123,29 @@ func (w *watches) set(e *watch, due time.Time) bool {
 
 func (w *watches) remove(e *watch) {
 	w.want(e, false)
+	w.awaits(e, 0)
 	delete(w.by, e.hash)
 	heap.Remove(w, e.heapIndex)
 	w.size -= e.size
 	e.size = 0
+}
+
+// awaits records how many rows of a packet wait for a check against its chain.
+func (w *watches) awaits(e *watch, rows int) {
+	w.waiting += rows - e.waiting
+	e.waiting = rows
+}
+
+// wait records that the quarantined rows of a packet wait for a check against its chain, and schedules the next one
+// without backing off: the chain will know the packet soon.
+func (w *watches) wait(hash string, after time.Duration, now time.Time) {
+	e := w.by[hash]
+	if e == nil {
+		return
+	}
+	e.interval = after
+	w.awaits(e, len(e.quarantined))
+	w.set(e, now.Add(jitter(after)))
 }
 
 func (w *watches) want(e *watch, wanted bool) {
@@ -142,6 +164,9 @@ func (w *watches) want(e *watch, wanted bool) {
 func (w *watches) note(hash string, packet index.Row, apart []index.RowID, all bool, first time.Duration,
 	now time.Time) {
 	e := w.by[hash]
+	if e != nil {
+		w.awaits(e, 0)
+	}
 	if e != nil && !all {
 		apart = union(e.quarantined, apart)
 	}
@@ -256,12 +281,14 @@ func (f *Follower) lookUpAll(ctx context.Context, due []*watch) error {
 	f.noteCounts(c)
 	changed := changedOf(due, here, answers)
 	in := f.newIngest()
+	var rows []index.Row
 	for i, a := range answers {
 		if changed[due[i].hash] {
-			for _, row := range a.rows {
-				in.addPacket(row)
-			}
+			rows = append(rows, a.rows...)
 		}
+	}
+	if err := in.addAll(ctx, rows); err != nil {
+		return err
 	}
 	transfers, all, err := f.transfersOf(ctx, changed)
 	if err != nil {

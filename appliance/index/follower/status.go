@@ -27,6 +27,10 @@ type Status struct {
 	Oldest     time.Time `json:"oldest,omitzero"`
 	Unfinished int       `json:"unfinished"` // packets that are looked up again until they end
 	Unverified uint64    `json:"unverified"` // quarantined rows
+	// Waiting are the quarantined rows that are not contradicted: they wait for a check against their chain.
+	Waiting uint64 `json:"waiting,omitempty"`
+	// ChainError is why packets cannot be checked against their chains; empty if they can, or are not checked.
+	ChainError string `json:"chainError,omitempty"`
 	// Missing are fields that the upstream's schema lacks, as type.field.
 	Missing []string `json:"missingFields,omitempty"`
 

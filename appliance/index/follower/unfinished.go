@@ -30,7 +30,12 @@ func (f *Follower) loadUnverified(ctx context.Context, snap snapshot) error {
 	f.watched = watches{by: make(map[string]*watch)}
 	f.unfinished, f.due.restore, f.restored = index.Row{}, f.o.Now(), false
 	err := snap.Unverified(ctx, func(u index.Unverified) error {
-		if !f.restore(packetHashOf(u.Row), func(e *watch) { e.quarantined = append(e.quarantined, u.Row.ID()) }) {
+		if !f.restore(packetHashOf(u.Row), func(e *watch) {
+			e.quarantined = append(e.quarantined, u.Row.ID())
+			if waits(u) {
+				f.watched.awaits(e, e.waiting+1)
+			}
+		}) {
 			return errEnough
 		}
 		return nil

@@ -28,7 +28,7 @@ type Report struct {
 	CountsAgree bool           `json:"countsAgree"`
 	Compared    map[string]int `json:"compared"` // rows compared one by one, by kind
 	// Behind counts differing rows that are expected to change: rows of unfinished packets, rows missing while the
-	// backfill runs, and the states of chains and clients.
+	// backfill runs, rows that wait for a check against their chain, and the states of chains and clients.
 	Behind      int           `json:"behind"`
 	Differences []Difference  `json:"differences"` // at most MaxDifferences
 	Differing   int           `json:"differing"`   // all differences
@@ -170,12 +170,16 @@ func (v *comparison) listQuarantined(ctx context.Context) error {
 		}
 		v.backfilled = done != ""
 		return snap.Unverified(ctx, func(u index.Unverified) error {
-			v.report.Doubtful++
+			if waits(u) {
+				v.report.Behind++
+			} else {
+				v.report.Doubtful++
+			}
 			if key := rowName(u.Row); size < maxDoubted { // rows beyond the limit are reported as differences
 				v.doubted[key] = true
 				size += len(key) + eachDoubted
 			}
-			if len(v.report.Unverified) < MaxDifferences {
+			if !waits(u) && len(v.report.Unverified) < MaxDifferences {
 				v.report.Unverified = append(v.report.Unverified, quarantinedOf(u))
 			}
 			return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/ethereum/go-ethereum/ethdb/memorydb"
@@ -31,46 +32,38 @@ var (
 	CommitmentDone = common.Hash{0x02} // acknowledged or timed out
 )
 
-// Proof is an answer of eth_getProof (EIP-1186) for one slot.
-type Proof struct {
-	Account []hexBytes `json:"accountProof"`
+// proofAnswer is an answer of eth_getProof (EIP-1186).
+type proofAnswer struct {
+	Account []hexutil.Bytes `json:"accountProof"`
 	Storage []struct {
-		Key   string     `json:"key"`
-		Proof []hexBytes `json:"proof"`
+		Key   string          `json:"key"`
+		Proof []hexutil.Bytes `json:"proof"`
 	} `json:"storageProof"`
 }
 
-// hexBytes is 0x-hex in JSON.
-type hexBytes []byte
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (b *hexBytes) UnmarshalText(text []byte) error {
-	raw, err := decodeHex(string(text))
-	*b = raw
-	return err
-}
-
-// Verify checks the proof of a contract's slot against the state root of a block, and returns the slot's value, which
-// is zero if the proof shows that the slot is empty.
-func (p Proof) Verify(stateRoot common.Hash, contract common.Address, slot common.Hash) (value common.Hash, err error) {
-	leaf, err := prove(stateRoot, keccak(contract[:]), p.Account)
+// proveStorage returns the storage root of a contract that a Merkle-Patricia proof shows under a state root.
+func proveStorage(stateRoot common.Hash, contract common.Address, nodes []hexutil.Bytes) (root common.Hash, err error) {
+	leaf, err := prove(stateRoot, keccak(contract[:]), nodes)
 	if err != nil {
-		return value, fmt.Errorf("the account proof of %s: %w", contract, err)
+		return root, fmt.Errorf("the account proof of %s: %w", contract, err)
 	}
 	if len(leaf) == 0 {
-		return value, fmt.Errorf("there is no account %s in the state %s", contract, stateRoot)
+		return root, fmt.Errorf("there is no contract %s in the state %s", contract, stateRoot)
 	}
 	var account types.StateAccount
 	if err := rlp.DecodeBytes(leaf, &account); err != nil {
-		return value, fmt.Errorf("the account %s: %w", contract, err)
+		return root, fmt.Errorf("the account %s: %w", contract, err)
 	}
-	if len(p.Storage) != 1 {
-		return value, fmt.Errorf("%d storage proofs instead of one", len(p.Storage))
-	}
-	if account.Root == types.EmptyRootHash {
+	return account.Root, nil
+}
+
+// proveSlot returns the value of a slot that a Merkle-Patricia proof shows under a storage root. It is zero if the
+// proof shows that the slot is empty.
+func proveSlot(storageRoot, slot common.Hash, nodes []hexutil.Bytes) (value common.Hash, err error) {
+	if storageRoot == types.EmptyRootHash {
 		return value, nil
 	}
-	leaf, err = prove(account.Root, keccak(slot[:]), p.Storage[0].Proof)
+	leaf, err := prove(storageRoot, keccak(slot[:]), nodes)
 	if err != nil {
 		return value, fmt.Errorf("the storage proof of slot %s: %w", slot, err)
 	}
@@ -85,7 +78,7 @@ func (p Proof) Verify(stateRoot common.Hash, contract common.Address, slot commo
 }
 
 // prove returns the value that a Merkle-Patricia proof shows for a key; nil if it shows that there is none.
-func prove(root common.Hash, key []byte, nodes []hexBytes) ([]byte, error) {
+func prove(root common.Hash, key []byte, nodes []hexutil.Bytes) ([]byte, error) {
 	set := memorydb.New()
 	for _, node := range nodes {
 		if err := set.Put(keccak(node), bytes.Clone(node)); err != nil {
