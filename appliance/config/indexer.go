@@ -50,8 +50,8 @@ func indexerSettings() []Setting {
 // PresetMainnet is the value of indexer.preset for Union's mainnets.
 const PresetMainnet = "union-mainnet"
 
-// mainnetCore is the address of the core contract on all EVM chains.
-const mainnetCore = "0xee4ea8d358473f0fcebf0329feed95d56e8c04d7"
+// MainnetCore is the address of the core contract of Union's deployments on all EVM chains.
+const MainnetCore = "0xee4ea8d358473f0fcebf0329feed95d56e8c04d7"
 
 // mainnets are the EVM chains of PresetMainnet, with the blocks in which their core contracts were deployed.
 var mainnets = []IndexedChain{
@@ -86,7 +86,7 @@ func (c *Config) IndexedChains() []IndexedChain {
 			one.Name = mainnets[at].Name
 		}
 		if one.Core == "" {
-			one.Core = mainnetCore
+			one.Core = MainnetCore
 		}
 		if one.FromBlock == 0 {
 			one.FromBlock = mainnets[at].FromBlock

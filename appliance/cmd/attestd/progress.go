@@ -16,6 +16,7 @@ const (
 	unitRecords   = "records"
 	unitTransfers = "transfers"
 	unitBlocks    = "blocks"
+	unitPackets   = "packets"
 )
 
 // Terminals with fewer columns than roomy show neither the rate nor the remaining time.

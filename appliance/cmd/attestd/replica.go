@@ -25,13 +25,13 @@ import (
 )
 
 func newReplica(a *app) *cobra.Command {
-	return group("replica", "The replica that answers GraphQL: status, sync, verify, import, export, generate",
+	return group("replica", "The replica that answers GraphQL: status, sync, verify, proof, import, export, generate",
 		`The replica is the local copy of indexed transfers, packets, tokens, chains and channels that answers GraphQL
 queries. It is a separate file, replica.db in data_dir. You can delete it at any time and fill it again: from
 the upstream of graphql.upstream, which the daemon follows, or from a file of rows. While the daemon runs,
 these commands use its admin socket; otherwise they open the file.`,
-		newReplicaStatus(a), newReplicaSync(a), newReplicaVerify(a), newReplicaImport(a), newReplicaExport(a),
-		newReplicaGenerate(a))
+		newReplicaStatus(a), newReplicaSync(a), newReplicaVerify(a), newReplicaProof(a), newReplicaImport(a),
+		newReplicaExport(a), newReplicaGenerate(a))
 }
 
 // replicaBackend serves the replica commands.
@@ -40,6 +40,7 @@ type replicaBackend interface {
 	ReplicaStatus(ctx context.Context) (wire.ReplicaStatus, error)
 	// VerifyReplica compares the replica with its upstream; see client.Admin.
 	VerifyReplica(ctx context.Context, sample int, progress func(done, total int64)) (follower.Report, error)
+	packetProver
 	// ReplicaRecords writes a consistent snapshot of all rows as NDJSON.
 	ReplicaRecords(ctx context.Context, w io.Writer) error
 	io.Closer

@@ -269,15 +269,20 @@ func nonZero[N int | uint64](n N) string {
 
 func newReplicaVerify(a *app) *cobra.Command {
 	var sample int
+	var chain chainRange
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Compare the replica with its upstream, and list differences",
+		Short: "Compare the replica with its upstream or with a chain, and list differences",
 		Long: `Compare the replica with graphql.upstream: all counts; all chains, tokens, channels, clients and connections;
 and random packets and transfers. List the differences, and the quarantined rows, which fail verification.
 Exit status 1 if there is a fault.
 
-Packets in transit that the upstream has just updated count as behind; that is not a fault.`,
+Packets in transit that the upstream has just updated count as behind; that is not a fault.
+
+With --chain, check instead each packet that was sent on that chain against the chain's nodes (indexer.chains), and
+name each packet that the chain does not know. An interrupted check continues with the same command.`,
 		Example: `  attestd replica verify
+  attestd replica verify --chain ethereum.1 --from 22236429
   attestd replica verify --sample 100000
   attestd replica verify --output json | jq '.unverified[]'`,
 		Args: noArgs,
@@ -285,9 +290,18 @@ Packets in transit that the upstream has just updated count as behind; that is n
 			if sample <= 0 {
 				return usagef(cmd, "--sample must be more than zero")
 			}
-			return a.withReplica(cmd, func(o replicaBackend) error { return a.verifyReplica(cmd.Context(), o, sample) })
+			if err := chain.check(cmd); err != nil {
+				return err
+			}
+			return a.withReplica(cmd, func(o replicaBackend) error {
+				if chain.chain != "" {
+					return a.verifyReplicaChain(cmd.Context(), o, chain)
+				}
+				return a.verifyReplica(cmd.Context(), o, sample)
+			})
 		},
 	}
+	chain.flags(cmd)
 	cmd.Flags().IntVar(&sample, "sample", follower.DefaultSample, "number of packets, and of transfers, to compare")
 	return cmd
 }
