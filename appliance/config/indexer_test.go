@@ -45,6 +45,22 @@ func TestTheExampleOfTheIndexerIsAConfiguration(t *testing.T) {
 	}
 }
 
+// The example in docs/proofs.md is a valid configuration.
+func TestTheExampleOfProofsIsAConfiguration(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/proofs.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(text)
+	if example == nil {
+		t.Fatal("docs/proofs.md has no example")
+	}
+	if c, err := loadText(t, string(example[1])); err != nil || c.GraphQL.Verify != config.VerifyChain {
+		t.Errorf("the example: %v", err)
+	}
+}
+
 // Each mistake in the indexer's settings is named.
 func TestMistakesInTheIndexer(t *testing.T) {
 	t.Parallel()
@@ -75,6 +91,15 @@ indexer:
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %q:\n%v", want, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"graphql: { verify: all }":   `graphql.verify: "all" is not chain or empty`,
+		"graphql: { verify: chain }": "graphql.verify: needs graphql.source replica, graphql.upstream and indexer.chains",
+		`{graphql: {verify: chain, serve_unverified: true, upstream: "https://example.com/v1/graphql"}}`: "graphql.verify: graphql.serve_unverified would serve the packets that it finds",
+	} {
+		if _, err := loadText(t, text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 	if _, err := loadText(t, "graphql: { source: chains }"); err == nil ||
