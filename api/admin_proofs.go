@@ -25,11 +25,12 @@ func (a *Admin) proofRoutes() []Route {
 	}
 }
 
-// requireVerifier returns the replica, or an error if there is none or no chain is configured.
+// requireVerifier returns the replica, or an error without a replica or without a configured chain.
 func (a *Admin) requireVerifier() (index.Index, error) {
 	replica, err := a.replica()
 	if err == nil && a.opts.Verifier == nil {
-		err = appliance.Errorf(appliance.CodeNotFound, "this daemon knows no chains: set indexer.chains and restart attestd")
+		err = appliance.Errorf(appliance.CodeNotFound,
+			"this daemon knows no chains: set indexer.chains and restart attestd")
 	}
 	return replica, err
 }

@@ -140,7 +140,7 @@ func newReplicaMetrics(idx index.Index, f *follower.Follower) *replicaMetrics {
 		"Unix time of the follower's last failure; NaN if it has never failed.",
 		func(s follower.Status) float64 { return unixSeconds(s.LastErrorAt) })
 	add(gauge, "attestd_replica_waiting",
-		"Quarantined rows that wait for a check against their chain (graphql.verify); attestd_replica_unverified has the others.",
+		"Quarantined rows that wait for a check against their chain, with graphql.verify.",
 		func(s follower.Status) float64 { return float64(s.Waiting) })
 	add(gauge, "attestd_replica_chain_failing",
 		"1 if packets cannot be checked against their chain (graphql.verify), 0 otherwise.",

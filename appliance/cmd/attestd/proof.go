@@ -51,9 +51,9 @@ func newReplicaProof(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "proof PACKET_HASH",
 		Short: "Prove to others that a chain knows a packet",
-		Long: `Write a proof that the core contract of the packet's source chain knows the packet: the packet, the header of a
-recent block, and the nodes of the state that lead to the packet's commitment (eth_getProof). The chain must be in
-indexer.chains, and the packet in the replica. 'attestd verify packet' checks the file on any machine.`,
+		Long: `Write a proof that the core contract of the packet's source chain knows the packet: the packet, the header
+of a recent block, and the nodes of the state that lead to the packet's commitment (eth_getProof). The chain
+must be in indexer.chains, and the packet in the replica. 'attestd verify packet' checks the file on any machine.`,
 		Example: "  attestd replica proof 0x7ff1806fe5cb3c704e9d1a4061d7cdfc67beefeaf6fe852d6ace7e8e85da8841 --file packet.json",
 		Args:    oneArg("PACKET_HASH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -91,7 +91,8 @@ type chainRange struct {
 
 func (r *chainRange) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&r.chain, "chain", "", "check the packets of this source chain against its nodes instead, such as ethereum.1")
+	f.StringVar(&r.chain, "chain", "",
+		"check the packets of this source chain against its nodes instead, such as ethereum.1")
 	f.Uint64Var(&r.blocks.From, "from", 0, "with --chain: first block that packets were sent in")
 	f.Uint64Var(&r.blocks.To, "to", 0, "with --chain: last block that packets were sent in; 0 means the newest")
 	f.BoolVar(&r.restart, "restart", false, "with --chain: start anew, even if a check of this range was interrupted")
@@ -112,7 +113,8 @@ func (r *chainRange) check(cmd *cobra.Command) error {
 
 func (a *app) verifyReplicaChain(ctx context.Context, backend replicaBackend, r chainRange) error {
 	update, end := a.progress("check", unitPackets)
-	report, err := backend.VerifyChain(ctx, wire.VerifyChain{Chain: r.chain, Range: r.blocks, Restart: r.restart}, update)
+	report, err := backend.VerifyChain(ctx,
+		wire.VerifyChain{Chain: r.chain, Range: r.blocks, Restart: r.restart}, update)
 	end()
 	if err != nil {
 		if ctx.Err() == nil {
@@ -162,8 +164,8 @@ func newVerifyPacket(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "packet FILE|-",
 		Short: "Check a proof of a packet offline, with nothing but a block hash",
-		Long: `Check a file of 'attestd replica proof' without a server. It proves that the core contract of a chain knows the
-packet, with exit status 0, if
+		Long: `Check a file of 'attestd replica proof' without a server. It proves that the core contract of a chain knows
+the packet, with exit status 0, if
 
     packet  the packet's bytes have the hash and the storage slot in the file
     block   the header has the hash of --block-hash
@@ -171,7 +173,7 @@ packet, with exit status 0, if
 
 Take --block-hash from a source that you trust, such as your own node or a block explorer. Without it, the file is
 consistent with itself only, and the exit status is 1. --core is the address of the chain's core contract; the default
-is that of indexer.chains, otherwise that of Union's deployments.`,
+is the one in indexer.chains, otherwise the one of Union's deployments.`,
 		Example: `  attestd verify packet packet.json --block-hash 0x…
   attestd replica proof 0x… | attestd verify packet - --block-hash 0x…`,
 		Args: oneArg("FILE (or - for standard input)"),
@@ -202,7 +204,8 @@ is that of indexer.chains, otherwise that of Union's deployments.`,
 	return cmd
 }
 
-// coreContract returns the core contract of a chain: the flag's, the configuration's, or that of Union's deployments.
+// coreContract returns the core contract of a chain: from the flag, from the
+// configuration, or the one of Union's deployments.
 func (a *app) coreContract(cmd *cobra.Command, flag, chain string) (core common.Address, err error) {
 	if flag != "" {
 		if err := core.UnmarshalText([]byte(flag)); err != nil {

@@ -103,7 +103,7 @@ func TestTheCommandsOfProofs(t *testing.T) {
 	}
 }
 
-// typeProofs types the commands of docs/proofs.md. The elided block hash is that of the proof.
+// typeProofs types the commands of docs/proofs.md. The elided block hash is taken from the proof.
 func typeProofs(t *testing.T, d *daemonProcess) {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/proofs.md")

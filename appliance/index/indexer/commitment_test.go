@@ -152,8 +152,8 @@ func newParcelLike(t testing.TB, p index.Packet) *indexer.Packet {
 	if err := json.Unmarshal([]byte(*p.TimeoutTimestamp), &timeout); err != nil {
 		t.Fatal(err)
 	}
-	return &indexer.Packet{SourceChannel: uint32(*p.SourceChannelID), DestinationChannel: uint32(*p.DestinationChannelID),
-		Data: common.FromHex(*p.Data), TimeoutTimestamp: timeout}
+	return &indexer.Packet{SourceChannel: uint32(*p.SourceChannelID),
+		DestinationChannel: uint32(*p.DestinationChannelID), Data: common.FromHex(*p.Data), TimeoutTimestamp: timeout}
 }
 
 // TestOnlyTheHashOfABlockIsBelieved has RPCs lie about the header and about the proof, and be away.
@@ -201,7 +201,8 @@ func TestOnlyTheHashOfABlockIsBelieved(t *testing.T) {
 		{"a forged proof, from the only RPC", []func(chaintest.Request) *chaintest.Reply{cheat}, "missing"},
 		{"a forged proof, from one of two", []func(chaintest.Request) *chaintest.Reply{cheat, nil}, ""},
 		{"a forged header, from one of three", []func(chaintest.Request) *chaintest.Reply{other, nil, nil}, ""},
-		{"a forged header, from one of two", []func(chaintest.Request) *chaintest.Reply{other, nil}, "its fields have the hash"},
+		{"a forged header, from one of two", []func(chaintest.Request) *chaintest.Reply{other, nil},
+			"its fields have the hash"},
 		{"one of three is away", []func(chaintest.Request) *chaintest.Reply{away, nil, nil}, ""},
 		{"two of three are away", []func(chaintest.Request) *chaintest.Reply{away, away, nil}, "502"},
 	} {

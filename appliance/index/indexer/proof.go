@@ -14,8 +14,8 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// PacketProof proves what the core contract of an EVM chain knows of a packet after a block. As JSON, it is the file of
-// 'attestd verify packet', which docs/proofs.md describes.
+// PacketProof proves the commitment of a packet in the core contract of an EVM chain after a block. As JSON, it is the
+// file of 'attestd verify packet', which docs/proofs.md describes.
 type PacketProof struct {
 	Chain        string          `json:"chain"` // universal chain id
 	Core         common.Address  `json:"core"`  // the core contract
@@ -44,7 +44,7 @@ type ProvenBlock struct {
 	Hash   common.Hash `json:"hash"`
 }
 
-// Fault is what is wrong with a proof.
+// Fault is the kind of an error in a proof.
 type Fault string
 
 // The faults of a proof.
@@ -82,9 +82,9 @@ func ParsePacketProof(text []byte) (*PacketProof, error) {
 	return p, nil
 }
 
-// Verify checks the proof without a server. core is the core contract of the chain. block is the hash of the block, from
-// a source that the caller trusts; if it is zero, the hash in the proof is used, and the proof is only consistent with
-// itself. A proof of a packet that was never sent is valid, too: its Value is zero.
+// Verify checks the proof without a server. core is the core contract of the chain. block is the hash of the block,
+// from a source that the caller trusts; if it is zero, the hash in the proof is used, and the proof is only consistent
+// with itself. A proof of a packet that was never sent is valid, too: its Value is zero.
 //
 // Errors: *ProofError.
 func (p *PacketProof) Verify(core common.Address, block common.Hash) error {

@@ -142,7 +142,7 @@ func keysOf(rows []index.Row) (keys []string) {
 	return keys
 }
 
-// TestAForgingUpstreamIsCaughtEveryTime follows an upstream that has forged packets between those of two chains. With
+// TestAForgingUpstreamIsCaughtEveryTime follows an upstream that has forged packets between the packets of two chains. With
 // the chains, each forged packet is quarantined with its transfer; without them, all are served.
 func TestAForgingUpstreamIsCaughtEveryTime(t *testing.T) {
 	t.Parallel()
@@ -173,8 +173,8 @@ func TestAForgingUpstreamIsCaughtEveryTime(t *testing.T) {
 	}
 }
 
-// TestAnUpstreamThatLiesAboutAPacketsChainOrEndIsCaught has a proxy say that packets were sent on another chain, and that
-// they have ended. A packet that is served stays as it was.
+// TestAnUpstreamThatLiesAboutAPacketsChainOrEndIsCaught has a proxy say that packets were sent on another chain, and
+// that they have ended. A packet that is served stays as it was.
 func TestAnUpstreamThatLiesAboutAPacketsChainOrEndIsCaught(t *testing.T) {
 	t.Parallel()
 	a, b := newWorld(t)
@@ -239,7 +239,8 @@ func TestPacketsWaitForRPCsThatAreAway(t *testing.T) {
 	eventually(t, "the other chain's packets are served", func() bool {
 		return slices.Equal(w.served(t), keysOf(onB)) && f.Status().Waiting == uint64(len(onA))
 	})
-	if s := f.Status(); !strings.Contains(s.ChainError, "chain ethereum.1001: ") || !strings.Contains(s.ChainError, "502") {
+	if s := f.Status(); !strings.Contains(s.ChainError, "chain ethereum.1001: ") ||
+		!strings.Contains(s.ChainError, "502") {
 		t.Errorf("the error is %q", s.ChainError)
 	}
 	for key, reason := range w.apart(t) {

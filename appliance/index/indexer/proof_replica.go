@@ -59,15 +59,16 @@ const savedEvery = 5 * time.Second
 // CheckReplica checks the packets of an index that were sent on a chain, the oldest first. If it is interrupted, the
 // next check of the same range continues. It keeps no snapshot of the index open, so that it may take hours.
 //
-// Errors: CodeNotFound if the chain is not configured; CodeUpstreamUnavailable if the chain cannot be read; those of
-// the index; ctx's error.
+// Errors: CodeNotFound if the chain is not configured; CodeUpstreamUnavailable if the chain cannot be read; the
+// errors of the index; ctx's error.
 func (v *Verifier) CheckReplica(ctx context.Context, o ReplicaCheck) (report ReplicaReport, err error) {
 	p := v.chains[o.Chain]
 	if p == nil {
 		return report, appliance.Errorf(appliance.CodeNotFound, "chain %.80q is not in indexer.chains", o.Chain)
 	}
 	if o.To != 0 && o.From > o.To {
-		return report, appliance.Errorf(appliance.CodeInvalidField, "block %d is after block %d", o.From, o.To).In("from")
+		return report, appliance.Errorf(appliance.CodeInvalidField, "block %d is after block %d", o.From,
+			o.To).In("from")
 	}
 	name := fmt.Sprintf("verify %s %d-%d", o.Chain, o.From, o.To)
 	at, total, err := o.begin(ctx, name)
@@ -102,7 +103,7 @@ func (v *Verifier) CheckReplica(ctx context.Context, o ReplicaCheck) (report Rep
 	return at.Report, o.save(ctx, name, nil)
 }
 
-// begin returns where the check begins, and how many packets were sent on the chain.
+// begin returns the position of the first packet to check, and how many packets were sent on the chain.
 func (o *ReplicaCheck) begin(ctx context.Context, name string) (at *replicaCursor, total int64, err error) {
 	at = &replicaCursor{Cursor: beforeAll, Report: ReplicaReport{Chain: o.Chain, Listed: []DoubtPacket{}}}
 	err = o.Index.View(ctx, func(snap index.Snapshot) error {
@@ -135,7 +136,7 @@ func (o *ReplicaCheck) page(ctx context.Context, cursor string) (rows []index.Ro
 	return rows, err
 }
 
-// checkPage adds the packets of a page to the report. It adds none if the chain cannot be read.
+// checkPage adds the packets of a page to the report. If the chain cannot be read, the report stays the same.
 func (v *Verifier) checkPage(ctx context.Context, p *Prover, o *ReplicaCheck, page []index.Row,
 	report *ReplicaReport) error {
 	var rows []index.Row

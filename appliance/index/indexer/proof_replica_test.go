@@ -12,8 +12,8 @@ import (
 	"github.com/attestd/attestd/appliance/index/indexer"
 )
 
-// TestEachPacketThatTheChainDoesNotKnowIsNamed checks a replica with forged packets. The check is interrupted, continues
-// where it was, and reports each forged packet of the range, and no other.
+// TestEachPacketThatTheChainDoesNotKnowIsNamed checks a replica with forged packets. The check is interrupted and
+// continues at the same packet. It reports each forged packet of the range, and no other.
 func TestEachPacketThatTheChainDoesNotKnowIsNamed(t *testing.T) {
 	t.Parallel()
 	a, _ := newWorld(t)

@@ -48,7 +48,7 @@ const (
 	mostProven = 100             // packets in one request
 )
 
-// Commitment is what the core contract knows of a packet after a block.
+// Commitment is a packet's commitment in the core contract after a block.
 type Commitment struct {
 	Block ProvenBlock
 	Value common.Hash // CommitmentSent, CommitmentDone, or zero for a packet that was not sent
