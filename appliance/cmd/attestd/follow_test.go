@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -32,7 +33,7 @@ import (
 func newUpstream(tb testing.TB, transfers string, program ...string) *daemonProcess {
 	tb.Helper()
 	d := newDaemonFolder(tb)
-	d.program = strings.Join(program, "")
+	d.program = cmp.Or(strings.Join(program, ""), d.program)
 	d.run(tb, "replica", "generate", "--transfers", transfers)
 	d.start(tb)
 	tb.Cleanup(func() {

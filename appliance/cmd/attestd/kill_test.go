@@ -32,7 +32,7 @@ type daemonProcess struct {
 	url     string
 	token   string
 	environ []string
-	program string              // empty means this test's own attestd
+	program string              // empty means the attestd of the PATH: see raced
 	as      *syscall.Credential // nil means this process's own user
 	cmd     *exec.Cmd
 }
@@ -45,7 +45,7 @@ func newDaemonFolder(tb testing.TB) *daemonProcess {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	d := &daemonProcess{dir: tb.TempDir()}
+	d := &daemonProcess{dir: tb.TempDir(), program: programFor(tb.Name())}
 	if err := copyPrivate(from, d.dir); err != nil {
 		tb.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -60,6 +61,9 @@ func (w withSharedDir) Run() int {
 	}
 	defer os.RemoveAll(dir)
 	sharedDir = dir
+	if err := leaveDetectorOut(); err != nil {
+		panic(err)
+	}
 	return w.M.Run()
 }
 
@@ -80,6 +84,9 @@ func scripts(t *testing.T) testscript.Params {
 	return testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
+			if script := strings.TrimPrefix(filepath.Base(e.WorkDir), "script-"); slices.Contains(racedScripts, script) {
+				e.Setenv("PATH", filepath.Dir(raced)+string(filepath.ListSeparator)+e.Getenv("PATH"))
+			}
 			module, err := softhsm.Module()
 			e.Setenv("MODULE", module)
 			e.Setenv("GORACE", os.Getenv("GORACE"))

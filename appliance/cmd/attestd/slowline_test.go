@@ -138,7 +138,7 @@ func TestDrillAnApplianceIsFollowedInFewBytes(t *testing.T) {
 	t.Parallel()
 	const transfers = 5000
 	up, _ := newLongAgo(t, transfers)
-	up.program = fastProgram(t)
+	up.program = withoutDetector(t)
 	up.start(t)
 	defer up.kill(t)
 	l := (&line{bitsASecond: 10e6}).plug(t, up.url)
@@ -162,7 +162,7 @@ func TestDrillAnApplianceIsFollowedOverASlowLine(t *testing.T) {
 	t.Parallel()
 	const transfers = 200
 	up, _ := newLongAgo(t, transfers)
-	up.program = fastProgram(t)
+	up.program = withoutDetector(t)
 	up.start(t)
 	defer up.kill(t)
 	l := slowLine().plug(t, up.url)

@@ -10,8 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime/debug"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +33,7 @@ func newSyncFolder(t *testing.T, upstream string) *daemonProcess {
 // repeats. If it completes early, it starts again with an empty replica.
 func TestDrillASyncThatIsKilledAtAnyMomentGoesOnWhereItWas(t *testing.T) {
 	const kills, transfers = 100, "20000"
-	program := fastProgram(t)
+	program := withoutDetector(t)
 	up := newUpstream(t, transfers, program)
 	d := newSyncFolder(t, up.url)
 	d.program = program
@@ -62,22 +60,6 @@ func TestDrillASyncThatIsKilledAtAnyMomentGoesOnWhereItWas(t *testing.T) {
 	out := d.run(t, "replica", "sync")
 	complete()
 	t.Logf("%d kills, %d times to the end with %d records; at last: %s", kills, completed, records, out)
-}
-
-// fastProgram is attestd without the race detector, which makes starting too slow for the kills. It is built with the
-// flags of make build, so that the packages are in the cache.
-func fastProgram(t *testing.T) string {
-	t.Helper()
-	info, _ := debug.ReadBuildInfo()
-	if !slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		return ""
-	}
-	program := filepath.Join(t.TempDir(), "attestd")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-race=false", "-trimpath", "-o", program,
-		".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return program
 }
 
 // syncUntilKilled returns false if the sync completed before the kill.
