@@ -143,7 +143,7 @@ func compareBlocks(t *testing.T, bucket *bbolt.Bucket, there map[string]bool, ra
 	if !slices.Equal(up, want) || !slices.Equal(down, want) {
 		t.Fatalf("read %d keys up and %d down, want %d", len(up), len(down), len(want))
 	}
-	for range 200 {
+	for range 60 {
 		key := randomKey()
 		at, found := slices.BinarySearch(want, string(key))
 		expectKey(t, cursor.seek(key), want, at)
@@ -177,7 +177,7 @@ func TestLapsFillPages(t *testing.T) {
 	defer db.Close()
 	gathered := make(map[string]bool)
 	for batch := range 60 {
-		for range 1000 {
+		for range 500 {
 			gathered[fmt.Sprintf("%05x-%013x-%08x", random.Uint32()>>12, random.Uint64()>>12, random.Uint32())] = true
 		}
 		if batch < 20 {

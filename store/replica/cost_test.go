@@ -103,7 +103,7 @@ func TestCostGrowsWithThePage(t *testing.T) {
 // batches left for merging are merged gradually.
 func TestASmallBatchRewritesLittle(t *testing.T) {
 	t.Parallel()
-	const many, few = 60_000, 10
+	const many, few = 20_000, 10
 	r := reopen(t, filepath.Join(t.TempDir(), "replica.db"), Options{recentKeys: few})
 	rows := plain(2*many + 3*few)
 	written := func(n int) (pages int64) {

@@ -46,7 +46,7 @@ func TestExportImportExport(t *testing.T) {
 	for _, name := range []string{"set.ndjson", "set.ndjson.zst"} {
 		t.Run(name, func(t *testing.T) {
 			first := newReplica(t)
-			fill(t, first, 1500)
+			fill(t, first, 400)
 			path := filepath.Join(t.TempDir(), name)
 			all := func(w io.Writer) error {
 				_, err := dataset.Export(t.Context(), first, w, dataset.ExportOptions{})
@@ -57,7 +57,7 @@ func TestExportImportExport(t *testing.T) {
 			}
 			second := newReplica(t)
 			progress := 0
-			o := dataset.ImportOptions{BatchRows: 500, OnProgress: func(dataset.Progress) { progress++ }}
+			o := dataset.ImportOptions{BatchRows: 200, OnProgress: func(dataset.Progress) { progress++ }}
 			imported, err := dataset.ImportFile(t.Context(), dataset.Into(second), path, o)
 			if err != nil {
 				t.Fatal(err)
@@ -152,12 +152,12 @@ func TestImportOfLongSortOrders(t *testing.T) {
 func TestImportResumes(t *testing.T) {
 	t.Parallel()
 	source := newReplica(t)
-	fill(t, source, 3000)
+	fill(t, source, 1200)
 	whole := export(t, source)
 	path := filepath.Join(t.TempDir(), "set.ndjson")
 	lines := bytes.SplitAfter(whole, []byte("\n"))
-	broken := bytes.Join(append(append([][]byte{}, lines[:4000]...), []byte("oops\n")), nil)
-	if err := os.WriteFile(path, append(broken, bytes.Join(lines[4000:], nil)...), 0o600); err != nil {
+	broken := bytes.Join(append(append([][]byte{}, lines[:1200]...), []byte("oops\n")), nil)
+	if err := os.WriteFile(path, append(broken, bytes.Join(lines[1200:], nil)...), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r := newReplica(t)
@@ -170,11 +170,11 @@ func TestImportResumes(t *testing.T) {
 	}
 	failing := &failingIndex{Index: r, left: 2}
 	if resumed, err := dataset.ImportFile(t.Context(), dataset.Into(failing), path, o); !errors.Is(err, errFull) ||
-		resumed.Resumed != 4000 {
+		resumed.Resumed != 1200 {
 		t.Fatalf("resumed behind line %d, %v", resumed.Resumed, err)
 	}
 	resumed, err := dataset.ImportFile(t.Context(), dataset.Into(r), path, o)
-	if err != nil || resumed.Resumed <= 4000 || resumed.Unchanged != 0 {
+	if err != nil || resumed.Resumed <= 1200 || resumed.Unchanged != 0 {
 		t.Fatalf("resumed behind line %d: %+v, %v", resumed.Resumed, resumed.Written, err)
 	}
 	if !bytes.Equal(export(t, r), whole) {

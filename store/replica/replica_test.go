@@ -21,16 +21,22 @@ func openReplica(t testing.TB, path string) *Store {
 
 func TestReplicaConforms(t *testing.T) {
 	t.Parallel()
-	conform(t, Options{})
+	conform(t, Options{}, 3)
+}
+
+// TestDrillReplicaConformsToManySeeds makes more random batches and queries than every run of the tests needs.
+func TestDrillReplicaConformsToManySeeds(t *testing.T) {
+	conform(t, Options{}, 20)
+	conform(t, Options{recentKeys: 20}, 20)
 }
 
 // TestReplicaConformsWhileMerging lets every batch move keys from the recent bucket to the main one.
 func TestReplicaConformsWhileMerging(t *testing.T) {
 	t.Parallel()
-	conform(t, Options{recentKeys: 20})
+	conform(t, Options{recentKeys: 20}, 3)
 }
 
-func conform(t *testing.T, o Options) {
+func conform(t *testing.T, o Options, seeds uint64) {
 	o.Now = func() time.Time { return storetest.ReplicaNow }
 	storetest.Replica(t, func(t *testing.T) (index.Index, func(bool) index.Index) {
 		path := filepath.Join(t.TempDir(), "replica.db")
@@ -51,5 +57,5 @@ func conform(t *testing.T, o Options) {
 			r = open(serveUnverified)
 			return r
 		}
-	})
+	}, seeds)
 }

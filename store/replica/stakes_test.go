@@ -80,7 +80,7 @@ func like(all []index.Packet, does, not string) (found []index.Packet) {
 
 func TestStakes(t *testing.T) {
 	t.Parallel()
-	r, all := staked(t, 4000)
+	r, all := staked(t, 1500)
 	kinds := []zkgm.StakeKind{zkgm.Bond, zkgm.Unbond, zkgm.Withdraw, zkgm.DustWithdraw}
 	seen := make(map[string]bool)
 	for _, kind := range kinds {
@@ -273,7 +273,7 @@ func calls(t *testing.T, walk func(index.InstructionQuery) []index.Row, all []in
 func TestStakesPageCost(t *testing.T) {
 	t.Parallel()
 	var looked [2]uint64
-	for i, transfers := range []int{1500, 6000} {
+	for i, transfers := range []int{500, 2000} {
 		r, _ := staked(t, transfers)
 		before := r.touched.Load()
 		err := r.View(t.Context(), func(s index.Snapshot) error {

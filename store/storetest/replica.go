@@ -22,11 +22,11 @@ import (
 var ReplicaNow = time.Date(2026, 5, 20, 12, 0, 0, 0, time.UTC)
 
 // Replica compares an index with a plain model. It writes random rows in random batches, changes them and writes them
-// again, and makes random queries in both directions. open returns an empty index that does not serve unverified rows;
+// again, and makes random queries in both directions, once for each of the seeds. open returns an empty index that does not serve unverified rows;
 // its clock stands at ReplicaNow. reopen returns the same index as after a restart, and chooses whether it serves
 // unverified rows.
-func Replica(t *testing.T, open OpenReplica) {
-	for seed := range uint64(6) {
+func Replica(t *testing.T, open OpenReplica, seeds uint64) {
+	for seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			index, reopen := open(t)
 			h := &harness{t: t, index: index, model: newModel(func() time.Time {
