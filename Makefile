@@ -94,8 +94,8 @@ lint: deps ## gofmt, vet, golangci-lint, licenses, vulnerabilities (VULNDB=URL f
 	@$(GO) run ./packaging/release licenses ./... >/dev/null
 	@GO='$(GO)' VULNDB='$(VULNDB)' sh packaging/vulncheck.sh $(VULNCHECK)
 
-power-cuts: deps ## simulate CUTS power cuts during writes to the journal (make test does 40)
-	$(GO) test -run '^TestPowerCuts$$' -count=1 -timeout 60m -v ./store/bolt -powercuts $(CUTS)
+power-cuts: deps ## simulate CUTS power cuts during writes to the journal (make test-drills does 40)
+	$(GO) test -run '^TestDrillPowerCuts$$' -count=1 -timeout 60m -v ./store/bolt -powercuts $(CUTS)
 
 bench: deps build ## measure attestations (results in bin/performance.json), reads over a million transfers, following, forwarding and a quorum
 	@$(MAKE) bench-attestations ARGS='$(ARGS)'

@@ -26,19 +26,19 @@ import (
 )
 
 var powerCuts = flag.Int("powercuts", 40,
-	"how many power cuts TestPowerCuts simulates; more than 300 with more records")
+	"how many power cuts TestDrillPowerCuts simulates; more than 300 with more records")
 
-// The environment variables of a child of TestPowerCuts: its folder, and whether it closes the journal.
+// The environment variables of a child of TestDrillPowerCuts: its folder, and whether it closes the journal.
 const (
 	envPowerCut = "ATTESTD_TEST_POWER_CUT"
 	envEndsWell = "ATTESTD_TEST_ENDS_WELL"
 )
 
-// TestPowerCuts records the writes, the syncs and the changes of names of the journal's files. A power cut keeps all
+// TestDrillPowerCuts records the writes, the syncs and the changes of names of the journal's files. A power cut keeps all
 // that was synced, and any sectors written since, in any order, one of them torn. Each such folder must open, verify,
 // and hold every record that was answered before the cut. A second process takes over the folder of the first and
 // appends to it.
-func TestPowerCuts(t *testing.T) {
+func TestDrillPowerCuts(t *testing.T) {
 	if os.Getenv(envPowerCut) != "" {
 		appendAndTell(t)
 		return
@@ -50,7 +50,7 @@ func TestPowerCuts(t *testing.T) {
 	key, err := journal.ParseLogKey(secret)
 	check(t, err)
 	for _, ends := range []string{"", "ends well"} {
-		child := exec.Command(os.Args[0], "-test.run=^TestPowerCuts$", fmt.Sprintf("-powercuts=%d", *powerCuts))
+		child := exec.Command(os.Args[0], "-test.run=^TestDrillPowerCuts$", fmt.Sprintf("-powercuts=%d", *powerCuts))
 		child.Env = append(os.Environ(), envPowerCut+"="+disk.Dir, envKillKey+"="+secret, envEndsWell+"="+ends)
 		if out, err := child.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)

@@ -35,10 +35,10 @@ const (
 // inside is the line that a child prints while it holds the head's lock.
 const inside = "inside"
 
-// TestProcesses has four processes append to one journal. One process is stopped (SIGSTOP) inside its transaction. The
+// TestDrillProcesses has four processes append to one journal. One process is stopped (SIGSTOP) inside its transaction. The
 // others continue while it is stopped, since timeouts end its transaction. After SIGCONT, that process continues, too.
 // Finally, all processes are killed (SIGKILL).
-func TestProcesses(t *testing.T) {
+func TestDrillProcesses(t *testing.T) {
 	if os.Getenv(envURL) != "" {
 		appendUntilTold(t)
 		return
@@ -129,7 +129,7 @@ type child struct {
 
 func startChild(t *testing.T, env []string) *child {
 	t.Helper()
-	c := &child{cmd: exec.Command(os.Args[0], "-test.run=^TestProcesses$"), inside: make(chan struct{}),
+	c := &child{cmd: exec.Command(os.Args[0], "-test.run=^TestDrillProcesses$"), inside: make(chan struct{}),
 		ended: make(chan struct{})}
 	c.cmd.Env = append(os.Environ(), env...)
 	c.cmd.Stderr = os.Stderr
