@@ -86,7 +86,7 @@ func TestARateLimitedUpstreamIsFollowed(t *testing.T) {
 	r.proxy.CheckManners(t)
 }
 
-func TestAWorldThatGoesOnIsCaughtUpWith(t *testing.T) {
+func TestDrillAWorldThatGoesOnIsCaughtUpWith(t *testing.T) {
 	t.Parallel()
 	var faults []followertest.Fault
 	for _, f := range followertest.Faults() {
@@ -241,7 +241,7 @@ func readOn(t *testing.T, idx index.Index) (stop func()) {
 	return stop
 }
 
-func TestARestartNeitherLosesNorRepeats(t *testing.T) {
+func TestDrillARestartNeitherLosesNorRepeats(t *testing.T) {
 	r := newRig(t, 700)
 	r.proxy.Fail(followertest.Delay(0, 5*time.Millisecond))
 	stopWorld := r.live()
