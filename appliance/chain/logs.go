@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/big"
@@ -175,8 +176,8 @@ func (n *node) read(ctx context.Context, c *Contract, logs []types.Log) (found [
 
 // span is the number of blocks per query. It is halved if the node refuses, and doubled after some answers.
 type span struct {
-	size uint64
-	good int // answers since it last changed
+	size, most uint64 // 0 means firstSpan, mostSpan
+	good       int    // answers since it last changed
 }
 
 const (
@@ -199,7 +200,7 @@ func (s *span) end(first, last uint64) uint64 {
 // grow records an answer.
 func (s *span) grow() {
 	if s.good++; s.good >= growAfter {
-		s.size, s.good = min(2*s.size, mostSpan), 0
+		s.size, s.good = min(2*s.size, cmp.Or(s.most, mostSpan)), 0
 	}
 }
 
