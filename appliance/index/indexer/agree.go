@@ -1,26 +1,21 @@
 package indexer
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
-
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/chain"
 )
 
 // source is an RPC of a chain.
 type source struct {
-	node *chain.RPC
+	node node
 
 	mu    sync.Mutex
 	state sourceState
@@ -48,7 +43,7 @@ func (s *source) get() sourceState {
 	return s.state
 }
 
-func (s *source) identify(ctx context.Context, chainID string, core appliance.Address) error {
+func (s *source) identify(ctx context.Context, chainID, core string) error {
 	id, err := s.node.ChainID(ctx)
 	if err != nil {
 		return err
@@ -57,7 +52,7 @@ func (s *source) identify(ctx context.Context, chainID string, core appliance.Ad
 		return &Contradiction{fmt.Sprintf("the RPC serves chain %s, not %s", id, chainID),
 			"correct id or rpcs in indexer.chains"}
 	}
-	has, err := s.node.HasCode(ctx, core)
+	has, err := s.node.hasCore(ctx)
 	if err == nil && !has {
 		err = &Contradiction{fmt.Sprintf("no contract exists at %s", core), "correct core in indexer.chains"}
 	}
@@ -103,10 +98,17 @@ func (r *reader) head(ctx context.Context) (safe uint64, ok bool, err error) {
 type result struct {
 	number uint64
 	ok     bool
-	logs   chain.Logs
-	digest [sha256.Size]byte
+	answer answer
 	same   bool // the block read before is still on the chain
 }
+
+// vote is all that an RPC says of a range.
+type vote struct {
+	digest [sha256.Size]byte
+	same   bool
+}
+
+func (r *result) vote() vote { return vote{r.answer.digest, r.same} }
 
 type outcome struct {
 	value result
@@ -159,7 +161,6 @@ func (s *source) judge(now time.Time, err error) {
 // query is a range of blocks and the last block that was read before, whose hash must not have changed.
 type query struct {
 	first, last uint64
-	contracts   []common.Address
 	check       *chain.Block // nil if none was read
 }
 
@@ -168,8 +169,7 @@ type query struct {
 //
 // Errors: a Contradiction if they agree that the block of q.check has another hash now; an error for which
 // chain.TooLarge is true if a smaller range may succeed.
-func (r *reader) agree(ctx context.Context, q query) (*chain.Logs, error) {
-	topics := Topics()
+func (r *reader) agree(ctx context.Context, q query) (*answer, error) {
 	results := r.each(func(s *source) (found result, err error) {
 		found.same = true
 		if q.check != nil {
@@ -179,19 +179,18 @@ func (r *reader) agree(ctx context.Context, q query) (*chain.Logs, error) {
 			}
 			found.same = block.Hash == q.check.Hash
 		}
-		found.logs, err = s.node.Logs(ctx, q.contracts, topics, q.first, q.last)
-		found.digest = digestOf(&found)
+		found.answer, err = s.node.read(ctx, q.first, q.last)
 		return found, err
 	})
-	votes := make(map[[sha256.Size]byte]int)
+	votes := make(map[vote]int)
 	for _, one := range results {
 		if one.err == nil {
-			votes[one.value.digest]++
+			votes[one.value.vote()]++
 		}
 	}
 	var agreed *result
 	for i := range results {
-		if one := &results[i]; one.err == nil && votes[one.value.digest] >= r.quorum() {
+		if one := &results[i]; one.err == nil && votes[one.value.vote()] >= r.quorum() {
 			agreed = &one.value
 			break
 		}
@@ -208,13 +207,13 @@ func (r *reader) agree(ctx context.Context, q query) (*chain.Logs, error) {
 					"indexed", q.check.Number, r.ID, q.check.Hash),
 			"delete replica.db while attestd is stopped, and set more confirmations in indexer.chains"}
 	}
-	return &agreed.logs, nil
+	return &agreed.answer, nil
 }
 
 // judge records which RPCs disagree.
 func (r *reader) judge(results []outcome, agreed *result, answers int) {
 	for i, one := range results {
-		if one.err == nil && answers > 1 && (agreed == nil || one.value.digest != agreed.digest) {
+		if one.err == nil && answers > 1 && (agreed == nil || one.value.vote() != agreed.vote()) {
 			r.nodes[i].set(func(s *sourceState) {
 				s.disagreements++
 				s.err = errDisagrees
@@ -226,7 +225,7 @@ func (r *reader) judge(results []outcome, agreed *result, answers int) {
 var errDisagrees = errors.New("its events differ from those of other RPCs")
 
 // disagreement returns why no answer has a quorum.
-func (r *reader) disagreement(q query, results []outcome, votes map[[sha256.Size]byte]int) error {
+func (r *reader) disagreement(q query, results []outcome, votes map[vote]int) error {
 	if len(votes) > 1 {
 		return fmt.Errorf("the RPCs disagree on the events of blocks %d to %d", q.first, q.last)
 	}
@@ -237,29 +236,4 @@ func (r *reader) disagreement(q query, results []outcome, votes map[[sha256.Size
 		}
 	}
 	return errors.Join(failures...)
-}
-
-// digestOf returns a hash over all that an answer says.
-func digestOf(found *result) (sum [sha256.Size]byte) {
-	var b bytes.Buffer
-	number := func(n uint64) { b.Write(binary.BigEndian.AppendUint64(nil, n)) }
-	if found.same {
-		b.WriteByte(1)
-	}
-	b.Write(found.logs.Last.Hash[:])
-	for _, l := range found.logs.Logs {
-		number(l.BlockNumber)
-		number(uint64(l.Index))
-		number(l.BlockTimestamp)
-		b.Write(l.BlockHash[:])
-		b.Write(l.TxHash[:])
-		b.Write(l.Address[:])
-		number(uint64(len(l.Topics)))
-		for _, topic := range l.Topics {
-			b.Write(topic[:])
-		}
-		number(uint64(len(l.Data)))
-		b.Write(l.Data)
-	}
-	return sha256.Sum256(b.Bytes())
 }

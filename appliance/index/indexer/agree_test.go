@@ -215,14 +215,14 @@ func TestTables(t *testing.T) {
 	t.Parallel()
 	a, b := newWorld(t)
 	idx := openIndex(t)
-	a.update = *a.Emit(t, a.updateClient()).Logs[0]
+	a.update = a.emit(t, a.updateClient())[0]
 	x := newIndexer(t, idx, chainsOf(a, b))
 	run(t, x)
 	caughtUp(t, x, a, b)
 	rows := strings.Join(rowsOf(t, idx, index.TableTypes...), "\n")
 	for _, want := range []string{
 		`"universal_chain_id":"ethereum.1001","client_id":1,"counterparty_universal_chain_id":"ethereum.1002","status":{` +
-			`"block_hash":"` + a.update.BlockHash.String() + `"`,
+			`"block_hash":"` + a.update.hash.String() + `"`,
 		`"counterparty_height":"77"`,
 		`"universal_chain_id":"ethereum.1002","client_id":2,"counterparty_universal_chain_id":"ethereum.1001"`,
 		`"source_universal_chain_id":"ethereum.1001","source_connection_id":11,"source_client_id":1,` +

@@ -1,5 +1,5 @@
 // Package indexer fills an index.Index from the chains themselves: it reads the events of IBC-Union's core contracts
-// from the nodes of EVM chains, and turns them into clients, connections, channels, packets and transfers.
+// from the nodes of EVM and CosmWasm chains, and turns them into clients, connections, channels, packets and transfers.
 package indexer
 
 import (
@@ -36,8 +36,8 @@ type Place struct {
 	Chain       string // universal chain id
 	Block       uint64
 	BlockHash   common.Hash
-	Transaction common.Hash
-	Index       uint // of the log in its block
+	Transaction common.Hash // zero for an event of a CosmWasm block itself
+	Index       uint        // of the log in its block; on a CosmWasm chain: chain.WasmEvent
 	Time        time.Time
 }
 

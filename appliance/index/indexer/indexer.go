@@ -18,14 +18,15 @@ import (
 	"github.com/attestd/attestd/appliance/index"
 )
 
-// Chain is an EVM chain to index.
+// Chain is a chain to index.
 type Chain struct {
 	ID        string // universal chain id, such as ethereum.1
 	Name      string // for people; empty means ID
 	Testnet   bool
-	RPCs      []string // URLs, which may contain secrets
-	Core      common.Address
-	FromBlock uint64 // the first block to read
+	RPCs      []string       // URLs, which may contain secrets
+	Core      common.Address // the core contract of an EVM chain
+	Contract  string         // the core contract of a CosmWasm chain, in bech32; empty for an EVM chain
+	FromBlock uint64         // the first block to read
 	// Confirmations is the number of blocks that must follow a block before it is read. With Finalized, only finalized
 	// blocks are read instead.
 	Confirmations uint64
@@ -68,7 +69,7 @@ func New(o Options) (*Indexer, error) {
 	}
 	x.names = newNames(ids)
 	for _, c := range o.Chains {
-		nodes, err := chain.Dial(c.RPCs, o.Version)
+		nodes, err := dial(c, o.Version)
 		if err != nil {
 			return nil, fmt.Errorf("chain %s: %w", c.ID, err)
 		}
@@ -187,6 +188,10 @@ func (r *reader) row(at progress) index.Chain {
 		Family: index.ChainFamily{Name: new(family), IBCInterface: new("ibc-solidity")},
 		Status: index.ChainStatus{Height: new(fmt.Sprint(at.Block.Number)), Status: new("ok"),
 			Timestamp: new(at.Block.Time)},
+	}
+	if r.isCosmWasm() {
+		c.RPCType, c.AddrPrefix = new("cosmos"), new(r.prefix())
+		c.Family.IBCInterface = new("ibc-cosmwasm")
 	}
 	return c
 }

@@ -8,56 +8,61 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/core/types"
 
-	"github.com/attestd/attestd/appliance/chain/chaintest"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
 
 func hexText(b []byte) string { return "0x" + common.Bytes2Hex(b) }
 
-// trace returns a log's place as a trace.
-func trace(kind string, s *side, l types.Log) index.Trace {
-	return index.Trace{Type: kind, UniversalChainID: s.id, TransactionHash: new(l.TxHash.String()),
-		Height: new(fmt.Sprint(l.BlockNumber)), Timestamp: new(time.Unix(int64(l.BlockTimestamp), 0).UTC()),
-		BlockHash: new(l.BlockHash.String()), EventIndex: new(fmt.Sprint(l.Index))}
+// transaction returns the hash of an event's transaction, nil if it has none.
+func (l place) transaction() *string {
+	if l.tx == (common.Hash{}) {
+		return nil
+	}
+	return new(l.tx.String())
+}
+
+// trace returns a place as a trace.
+func trace(kind string, s *side, l place) index.Trace {
+	return index.Trace{Type: kind, UniversalChainID: s.id, TransactionHash: l.transaction(),
+		Height: new(fmt.Sprint(l.block)), Timestamp: new(l.time), BlockHash: new(l.hash.String()),
+		EventIndex: new(fmt.Sprint(l.index))}
 }
 
 // started fills the row of a packet that was sent.
-func (p *parcel) started(l types.Log) {
+func (p *parcel) started(l place) {
 	a, b, hash := p.from, p.from.other, p.packet.Hash().String()
-	sent := time.Unix(int64(l.BlockTimestamp), 0).UTC()
+	sent := l.time
 	id := func(n uint32) *int32 { return new(int32(n)) }
 	p.row = index.Packet{
 		SortOrder: sent.Format("20060102150405") + "-" + hash + "-" + a.id, PacketHash: hash,
 		Status: new("PACKET_SEND"), ChannelVersion: new(zkgm.ChannelVersion), SourceUniversalChainID: a.id,
 		SourceClientID: id(a.client()), SourceConnectionID: id(a.connection()), SourceChannelID: id(a.channel()),
-		SourcePortID: new(hexText(port[:])), DestUniversalChainID: b.id, DestinationChainID: new(fmt.Sprint(b.chainID)),
+		SourcePortID: new(hexText(a.port())), DestUniversalChainID: b.id, DestinationChainID: new(b.chainID),
 		DestinationClientID: id(b.client()), DestinationConnectionID: id(b.connection()),
-		DestinationChannelID: id(b.channel()), DestinationPortID: new(hexText(port[:])),
+		DestinationChannelID: id(b.channel()), DestinationPortID: new(hexText(b.port())),
 		TimeoutHeight: new("0"), TimeoutTimestamp: new(strconv.FormatUint(p.packet.TimeoutTimestamp, 10)),
-		SendTimestamp: new(sent), SendBlockHash: new(l.BlockHash.String()), SendHeight: new(fmt.Sprint(l.BlockNumber)),
-		SendTransactionHash: new(l.TxHash.String()), Structure: new(":3/2"), Data: new(hexText(p.packet.Data)),
+		SendTimestamp: new(sent), SendBlockHash: new(l.hash.String()), SendHeight: new(fmt.Sprint(l.block)),
+		SendTransactionHash: l.transaction(), Structure: new(":3/2"), Data: new(hexText(p.packet.Data)),
 		Traces: []index.Trace{trace("PACKET_SEND", a, l), {Type: "PACKET_SEND_LC_UPDATE_L0", UniversalChainID: b.id},
 			{Type: "PACKET_RECV", UniversalChainID: b.id}, {Type: "WRITE_ACK", UniversalChainID: b.id},
 			{Type: "WRITE_ACK_LC_UPDATE_L0", UniversalChainID: a.id}, {Type: "PACKET_ACK", UniversalChainID: a.id}},
 	}
 }
 
-func (p *parcel) received(l types.Log) {
+func (p *parcel) received(l place) {
 	t := trace("PACKET_RECV", p.from.other, l)
 	p.row.RecvTimestamp, p.row.RecvBlockHash, p.row.RecvHeight, p.row.RecvTransactionHash = t.Timestamp, t.BlockHash,
 		t.Height, t.TransactionHash
-	p.row.RecvMaker, p.row.RecvMakerMsg = new(hexText(maker[:])), new("0x0102")
+	p.row.RecvMaker, p.row.RecvMakerMsg = new(hexText(p.from.other.maker())), new("0x0102")
 	p.row.Traces[1] = trace("PACKET_SEND_LC_UPDATE_L0", p.from.other, p.from.other.update)
 	p.row.Traces[2], p.row.Status = t, new("PACKET_RECV")
 }
 
-func (p *parcel) written(l types.Log, success bool) {
+func (p *parcel) written(l place, success bool) {
 	t := trace("WRITE_ACK", p.from.other, l)
 	p.row.WriteAckTimestamp, p.row.WriteAckBlockHash, p.row.WriteAckHeight, p.row.WriteAckTransactionHash = t.Timestamp,
 		t.BlockHash, t.Height, t.TransactionHash
@@ -65,30 +70,39 @@ func (p *parcel) written(l types.Log, success bool) {
 	p.row.Traces[3], p.row.Status = t, new("WRITE_ACK")
 }
 
-func (p *parcel) acknowledged(l types.Log) {
+func (p *parcel) acknowledged(l place) {
 	t := trace("PACKET_ACK", p.from, l)
 	p.row.AckTimestamp, p.row.AckBlockHash, p.row.AckHeight, p.row.AckTransactionHash = t.Timestamp, t.BlockHash,
 		t.Height, t.TransactionHash
-	p.row.AckMaker = new(hexText(maker[:]))
+	p.row.AckMaker = new(hexText(p.from.maker()))
 	p.row.Traces[4] = trace("WRITE_ACK_LC_UPDATE_L0", p.from, p.from.update)
 	p.row.Traces[5], p.row.Status = t, new("PACKET_ACK")
 }
 
-func (p *parcel) timedOut(l types.Log) {
+func (p *parcel) timedOut(l place) {
 	t := trace("", p.from, l)
 	p.row.PacketTimeoutTimestamp, p.row.PacketTimeoutBlockHash = t.Timestamp, t.BlockHash
 	p.row.PacketTimeoutHeight, p.row.PacketTimeoutTransactionHash = t.Height, t.TransactionHash
-	p.row.PacketTimeoutMaker, p.row.Status = new(hexText(maker[:])), new("TIMEOUT")
+	p.row.PacketTimeoutMaker, p.row.Status = new(hexText(p.from.maker())), new("TIMEOUT")
+}
+
+// display returns an address as the chain shows it.
+func (s *side) display(address []byte) string {
+	if s.comet != nil {
+		return string(address)
+	}
+	return hexText(address)
 }
 
 // transfer returns the row that is expected of the packet's order.
 func (p *parcel) transfer() index.Transfer {
-	sender, receiver := hexText(p.order.Sender), hexText(p.order.Receiver)
+	a, b := p.from, p.from.other
 	return index.Transfer{
 		SortOrder: p.row.SortOrder + "-000", PacketHash: p.row.PacketHash, Status: p.row.Status,
 		SourceUniversalChainID: p.row.SourceUniversalChainID, DestUniversalChainID: p.row.DestUniversalChainID,
-		SenderCanonical: &sender, SenderDisplay: &sender, SenderZkgm: &sender,
-		ReceiverCanonical: &receiver, ReceiverDisplay: &receiver, ReceiverZkgm: &receiver,
+		SenderCanonical: new(hexText(p.sender)), SenderDisplay: new(a.display(p.order.Sender)),
+		SenderZkgm: new(hexText(p.order.Sender)), ReceiverCanonical: new(hexText(p.receiver)),
+		ReceiverDisplay: new(b.display(p.order.Receiver)), ReceiverZkgm: new(hexText(p.order.Receiver)),
 		BaseToken: new(hexText(p.order.BaseToken)), BaseAmount: new(p.order.BaseAmount.String()),
 		QuoteToken: new(hexText(p.order.QuoteToken)), QuoteAmount: new(p.order.QuoteAmount.String()),
 		SendTimestamp: p.row.SendTimestamp, SendTransactionHash: p.row.SendTransactionHash,
@@ -104,7 +118,7 @@ func exchange(t testing.TB, a, b *side, packets int) (all []*parcel) {
 	t.Helper()
 	for _, from := range []*side{a, b} {
 		var group []*parcel
-		var sends, receives, ends []chaintest.Emission
+		var sends, receives, ends []emission
 		receives, ends = append(receives, from.other.updateClient()), append(ends, from.updateClient())
 		for n := range packets / 2 {
 			p := newParcel(from)
@@ -120,13 +134,13 @@ func exchange(t testing.TB, a, b *side, packets int) (all []*parcel) {
 			}
 		}
 		all = append(all, group...)
-		for i, l := range from.Emit(t, sends...).Logs {
-			group[i].started(*l)
+		for i, l := range from.emit(t, sends...) {
+			group[i].started(l)
 		}
-		logs := from.other.Emit(t, receives...).Logs
-		from.other.update = *logs[0]
+		logs := from.other.emit(t, receives...)
+		from.other.update = logs[0]
 		i := 1
-		next := func(logs []*types.Log) types.Log { i++; return *logs[i-1] }
+		next := func(logs []place) place { i++; return logs[i-1] }
 		for n, p := range group {
 			switch n % 5 {
 			case 0, 1:
@@ -136,8 +150,8 @@ func exchange(t testing.TB, a, b *side, packets int) (all []*parcel) {
 				p.received(next(logs))
 			}
 		}
-		logs, i = from.Emit(t, ends...).Logs, 1
-		from.update = *logs[0]
+		logs, i = from.emit(t, ends...), 1
+		from.update = logs[0]
 		for n, p := range group {
 			switch n % 5 {
 			case 0, 1:
@@ -158,10 +172,21 @@ func expected(t *testing.T, all []*parcel) (lines []string) {
 	return lines
 }
 
-// TestTwoChains compares each row of two chains with what was sent.
+// TestTwoChains compares each row of two chains with what was sent: of two EVM chains, and of an EVM chain and a CosmWasm
+// chain.
 func TestTwoChains(t *testing.T) {
 	t.Parallel()
-	a, b := newWorld(t)
+	for name, start := range map[string]func(testing.TB) (a, b *side){"EVM": newWorld, "CosmWasm": newMixedWorld} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, b := start(t)
+			checkTwoChains(t, a, b)
+		})
+	}
+}
+
+func checkTwoChains(t *testing.T, a, b *side) {
+	t.Helper()
 	all := exchange(t, a, b, 60)
 	idx := openIndex(t)
 	x := newIndexer(t, idx, chainsOf(a, b))
@@ -204,7 +229,17 @@ func (f *failing) Write(ctx context.Context, b index.Batch) (index.Written, erro
 // TestAKillAtAnyMomentLosesNothing kills the indexer before and after writes, many times.
 func TestAKillAtAnyMomentLosesNothing(t *testing.T) {
 	t.Parallel()
-	a, b := newWorld(t)
+	for name, start := range map[string]func(testing.TB) (a, b *side){"EVM": newWorld, "CosmWasm": newMixedWorld} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, b := start(t)
+			checkKills(t, a, b)
+		})
+	}
+}
+
+func checkKills(t *testing.T, a, b *side) {
+	t.Helper()
 	idx := openIndex(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	var all []*parcel

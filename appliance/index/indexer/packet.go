@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
+
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/zkgm"
 )
@@ -52,11 +54,14 @@ func (s *step) same(other *step) bool {
 
 // traceOf returns an event's place as a trace without a type.
 func traceOf(at Place) index.Trace {
-	return index.Trace{
-		UniversalChainID: at.Chain, TransactionHash: new(at.Transaction.String()),
-		Height: new(strconv.FormatUint(at.Block, 10)), Timestamp: new(at.Time), BlockHash: new(at.BlockHash.String()),
-		EventIndex: new(strconv.FormatUint(uint64(at.Index), 10)),
+	t := index.Trace{
+		UniversalChainID: at.Chain, Height: new(strconv.FormatUint(at.Block, 10)), Timestamp: new(at.Time),
+		BlockHash: new(at.BlockHash.String()), EventIndex: new(strconv.FormatUint(uint64(at.Index), 10)),
 	}
+	if at.Transaction != (common.Hash{}) {
+		t.TransactionHash = new(at.Transaction.String())
+	}
+	return t
 }
 
 // sortOrder returns the sort_order of a packet.
@@ -172,11 +177,11 @@ func acknowledge(p *index.Packet, text string) {
 // settle sets the status: the type of the last trace that has happened, or TIMEOUT.
 func settle(p *index.Packet) {
 	for _, t := range p.Traces {
-		if t.TransactionHash != nil {
+		if t.Height != nil {
 			p.Status = new(t.Type)
 		}
 	}
-	if p.PacketTimeoutTransactionHash != nil {
+	if p.PacketTimeoutHeight != nil {
 		p.Status = new(index.StatusTimeout)
 	}
 }

@@ -11,9 +11,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
-	"github.com/ethereum/go-ethereum/common"
 
-	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/index"
 )
@@ -46,12 +44,15 @@ const (
 	refusedLines = 20          // lines about refused events in the log
 )
 
-func newReader(x *Indexer, c Chain, nodes []*chain.RPC) *reader {
+func newReader(x *Indexer, c Chain, nodes []node) *reader {
 	r := &reader{Chain: c, x: x, log: x.o.Log.With("chain", c.ID), wake: make(chan struct{}, 1)}
 	for _, n := range nodes {
 		r.nodes = append(r.nodes, &source{node: n})
 	}
 	r.state.ID = c.ID
+	if c.isCosmWasm() {
+		r.span, r.FromBlock = chain.CometSpan(), max(c.FromBlock, 1) // CometBFT has no block 0
+	}
 	return r
 }
 
@@ -119,7 +120,7 @@ func (c *Contradiction) Error() string { return c.Text }
 // load reads the progress from the index.
 func (r *reader) load(ctx context.Context) error {
 	return r.x.o.Index.View(ctx, func(snap index.Snapshot) error {
-		r.at, r.begun = progress{Core: r.Core.String()}, false
+		r.at, r.begun = progress{Core: r.core()}, false
 		text, found, err := snap.Position(ctx, progressName(r.ID))
 		if err != nil {
 			return err
@@ -130,9 +131,9 @@ func (r *reader) load(ctx context.Context) error {
 				return err
 			}
 		}
-		if !strings.EqualFold(r.at.Core, r.Core.String()) {
+		if !strings.EqualFold(r.at.Core, r.core()) {
 			return &Contradiction{fmt.Sprintf("chain %s was read from the core contract %s, not %s", r.ID, r.at.Core,
-				r.Core), "correct core in indexer.chains, or delete replica.db while attestd is stopped"}
+				r.core()), "correct core in indexer.chains, or delete replica.db while attestd is stopped"}
 		}
 		text, found, err = snap.Position(ctx, rescanName(r.ID))
 		if err == nil && found {
@@ -196,7 +197,7 @@ func (r *reader) step(ctx context.Context) (more bool, err error) {
 		return err == nil, err
 	}
 	to := r.at
-	to.Block, to.Read = found.Last, to.Read+uint64(len(found.Logs))
+	to.Block, to.Read = found.last, to.Read+uint64(found.size)
 	if err := r.keep(ctx, found, to, false, nil); err != nil {
 		return false, err
 	}
@@ -227,18 +228,10 @@ func (r *reader) readAgain(ctx context.Context, again Range) error {
 }
 
 // keep decodes and writes the events of a range.
-func (r *reader) keep(ctx context.Context, found *chain.Logs, to progress, rescan bool, rest *Range) error {
-	events := make([]Event, 0, len(found.Logs))
-	var bad []string
-	for _, l := range found.Logs {
-		e, ok, err := Decode(l)
-		switch {
-		case err != nil:
-			bad = append(bad, err.Error())
-		case ok:
-			e.At.Chain = r.ID
-			events = append(events, e)
-		}
+func (r *reader) keep(ctx context.Context, found *answer, to progress, rescan bool, rest *Range) error {
+	events, bad := found.decode()
+	for i := range events {
+		events[i].At.Chain = r.ID
 	}
 	to.Refused += uint64(len(bad))
 	refused, err := r.x.write(ctx, r, events, to, rescan, rest)
@@ -258,9 +251,9 @@ func (r *reader) keep(ctx context.Context, found *chain.Logs, to progress, resca
 
 // fetch reads a range of at most the blocks first to most, on which the RPCs agree. found is nil if the range was
 // refused and must be smaller.
-func (r *reader) fetch(ctx context.Context, first, most uint64) (last uint64, found *chain.Logs, err error) {
+func (r *reader) fetch(ctx context.Context, first, most uint64) (last uint64, found *answer, err error) {
 	last = r.span.End(first, most)
-	q := query{first: first, last: last, contracts: []common.Address{r.Core}}
+	q := query{first: first, last: last}
 	if r.begun {
 		q.check = &r.at.Block
 	}
@@ -283,7 +276,7 @@ func (r *reader) identify(ctx context.Context) error {
 		n.set(func(s *sourceState) { s.foreign = nil })
 	}
 	results := r.each(func(s *source) (result, error) {
-		return result{}, s.identify(ctx, want, appliance.Address(r.Core))
+		return result{}, s.identify(ctx, want, r.core())
 	})
 	good := 0
 	var failures []error
