@@ -1,11 +1,14 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/btcsuite/btcd/btcutil/bech32"
 
 	"github.com/attestd/attestd/appliance"
 )
@@ -17,8 +20,21 @@ type IndexedChain struct {
 	Testnet       bool          `koanf:"testnet"`
 	RPCs          []RPCURL      `koanf:"rpcs"`
 	Core          string        `koanf:"core"`
-	FromBlock     uint64        `koanf:"from_block"`
+	FromBlock     uint64        `koanf:"from_block"`  // of an EVM chain
+	FromHeight    uint64        `koanf:"from_height"` // of a CosmWasm chain
 	Confirmations Confirmations `koanf:"confirmations"`
+}
+
+// IsCosmWasm reports whether the chain is a CosmWasm chain: the address of its core contract is bech32. Others are EVM
+// chains.
+func (c *IndexedChain) IsCosmWasm() bool { return c.Core != "" && !strings.HasPrefix(c.Core, "0x") }
+
+// First returns the first block to read.
+func (c *IndexedChain) First() uint64 {
+	if c.IsCosmWasm() {
+		return c.FromHeight
+	}
+	return c.FromBlock
 }
 
 type indexerConfig struct {
@@ -32,14 +48,17 @@ func indexerSettings() []Setting {
 		{"indexer.preset", "",
 			"union-mainnet: known chains of indexer.chains need only id and rpcs; if empty, nothing is known"},
 		{"indexer.chains", Objects{
-			{"id", "", "universal chain id of an EVM chain, such as ethereum.1"},
+			{"id", "", "universal chain id, such as ethereum.1 or union.union-1"},
 			{"name", "", "name for people; if empty, the preset's, or the id"},
 			{"testnet", false, "the chain is a testnet"},
 			{"rpcs", []string{},
 				"URLs of the JSON-RPC of the chain's nodes: https, or http on this machine. More than half of them must agree"},
-			{"core", "", "address of the core contract (IBCHandler); if empty, the preset's"},
+			{"core", "",
+				"address of the core contract (IBCHandler): 0x on an EVM chain, bech32 on a CosmWasm chain; if empty, the preset's"},
 			{"from_block", 0,
-				"first block to read: the one in which the core contract was deployed; 0 means the preset's, if it has one"},
+				"first block of an EVM chain to read: the one in which the core contract was deployed; 0 means the preset's, if " +
+					"it has one"},
+			{"from_height", 0, "the same of a CosmWasm chain"},
 			{"confirmations", string(Finalized),
 				"number of blocks that must be on top of a block before it is read; or finalized, for the chain's finality"},
 		}, "chains to read with graphql.source chains (docs/indexer.md)"},
@@ -53,8 +72,15 @@ const PresetMainnet = "union-mainnet"
 // MainnetCore is the address of the core contract of Union's deployments on all EVM chains.
 const MainnetCore = "0xee4ea8d358473f0fcebf0329feed95d56e8c04d7"
 
-// mainnets are the EVM chains of PresetMainnet, with the blocks in which their core contracts were deployed.
+// mainnets are the chains of PresetMainnet, with the blocks in which their core contracts were deployed. Those without a
+// core contract have MainnetCore.
 var mainnets = []IndexedChain{
+	{ID: "union.union-1", Name: "Union", FromHeight: 461578,
+		Core: "union1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqvcmecf"},
+	{ID: "babylon.bbn-1", Name: "Babylon", FromHeight: 28972,
+		Core: "bbn1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqnlye9f"},
+	{ID: "osmosis.osmosis-1", Name: "Osmosis", FromHeight: 39452782,
+		Core: "osmo1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqata4fx"},
 	{ID: "ethereum.1", Name: "Ethereum", FromBlock: 22236429},
 	{ID: "bsc.56", Name: "BNB Smart Chain", FromBlock: 56057229},
 	{ID: "base.8453", Name: "Base", FromBlock: 35397312},
@@ -82,20 +108,19 @@ func (c *Config) IndexedChains() []IndexedChain {
 		if at < 0 {
 			continue
 		}
-		if one.Name == "" {
-			one.Name = mainnets[at].Name
-		}
-		if one.Core == "" {
-			one.Core = MainnetCore
-		}
-		if one.FromBlock == 0 {
-			one.FromBlock = mainnets[at].FromBlock
-		}
+		one.Name = cmp.Or(one.Name, mainnets[at].Name)
+		one.Core = cmp.Or(one.Core, mainnets[at].Core, MainnetCore)
+		one.FromBlock = cmp.Or(one.FromBlock, mainnets[at].FromBlock)
+		one.FromHeight = cmp.Or(one.FromHeight, mainnets[at].FromHeight)
 	}
 	return all
 }
 
-var evmChainID = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}\.[1-9][0-9]{0,19}$`)
+// The universal ids (UCS-04) of chains of each kind.
+var (
+	evmChainID    = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}\.[1-9][0-9]{0,19}$`)
+	cosmosChainID = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}\.[A-Za-z0-9][A-Za-z0-9_-]{0,47}$`)
+)
 
 // validateIndexer checks the indexer settings without sending a request.
 func (c *Config) validateIndexer(check func(ok bool, format string, args ...any)) {
@@ -112,20 +137,34 @@ func (c *Config) validateIndexer(check func(ok bool, format string, args ...any)
 		check := func(ok bool, format string, args ...any) {
 			check(ok, "indexer.chains: entry %d: %s", i+1, fmt.Sprintf(format, args...))
 		}
-		check(evmChainID.MatchString(one.ID),
-			"id: %q is not the universal id of an EVM chain, such as ethereum.1; other chains are not read yet", one.ID)
 		check(!seen[one.ID], "id: %s is another entry's", one.ID)
 		seen[one.ID] = true
-		if one.Core == "" {
-			check(false, "core: must be the address of the core contract: indexer.preset does not know %s", one.ID)
-		} else {
-			_, err := appliance.ParseAddress(one.Core)
-			check(err == nil, "core: the address %v", err)
-		}
+		one.checkContract(check)
 		_, err := one.Confirmations.Blocks()
 		check(err == nil, "confirmations: %v", err)
 		one.checkRPCs(check)
 	}
+}
+
+// checkContract checks the settings that depend on the kind of the chain.
+func (one *IndexedChain) checkContract(check func(ok bool, format string, args ...any)) {
+	if one.IsCosmWasm() {
+		check(cosmosChainID.MatchString(one.ID),
+			"id: %q is not the universal id of a CosmWasm chain, such as union.union-1", one.ID)
+		_, _, err := bech32.DecodeToBase256(one.Core)
+		check(err == nil, "core: %q is neither 0x and 40 hex digits nor bech32: %v", one.Core, err)
+		check(one.FromBlock == 0, "from_block: a CosmWasm chain has from_height instead")
+		return
+	}
+	check(evmChainID.MatchString(one.ID) || one.Core == "" && cosmosChainID.MatchString(one.ID),
+		"id: %q is not the universal id of an EVM chain, such as ethereum.1", one.ID)
+	check(one.FromHeight == 0 || one.Core == "", "from_height: an EVM chain has from_block instead")
+	if one.Core == "" {
+		check(false, "core: must be the address of the core contract: indexer.preset does not know %s", one.ID)
+		return
+	}
+	_, err := appliance.ParseAddress(one.Core)
+	check(err == nil, "core: the address %v", err)
 }
 
 func (one *IndexedChain) checkRPCs(check func(ok bool, format string, args ...any)) {

@@ -35,13 +35,16 @@ func TestTheExampleOfTheIndexerIsAConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	chains := c.IndexedChains()
-	if len(chains) != 2 || chains[0].Name != "Ethereum" || chains[0].FromBlock != 22236429 ||
+	if len(chains) != 3 || chains[0].Name != "Ethereum" || chains[0].FromBlock != 22236429 ||
 		chains[0].Core != "0xee4ea8d358473f0fcebf0329feed95d56e8c04d7" || chains[0].Confirmations != config.Finalized {
 		t.Errorf("the chains are %+v", chains)
 	}
 	if one := chains[1]; one.Name != "Sepolia" || one.FromBlock != 8000000 || one.Confirmations != "64" ||
 		!one.Testnet {
 		t.Errorf("the second chain is %+v", one)
+	}
+	if one := chains[2]; one.Name != "Union" || one.First() != 461578 || !one.IsCosmWasm() {
+		t.Errorf("the third chain is %+v", one)
 	}
 }
 
@@ -73,6 +76,12 @@ indexer:
     - { id: union.union-1, rpcs: ["https://rpc.example.com"], core: "0xee4ea8d358473f0fcebf0329feed95d56e8c04d7" }
     - { id: ethereum.1, rpcs: [], confirmations: soon }
     - { id: ethereum.1, rpcs: ["https://a.example.com", "https://a.example.com"], core: "0x12" }
+    - { id: union.union-1, rpcs: ["https://rpc.example.com"], from_block: 5,
+        core: "union1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqvcmecx" }
+    - { id: "union.union 1", rpcs: ["https://rpc.example.com"],
+        core: "union1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqvcmecf" }
+    - { id: bsc.56, rpcs: ["https://rpc.example.com"], core: "0xee4ea8d358473f0fcebf0329feed95d56e8c04d7",
+        from_height: 5 }
 `)
 	if err == nil {
 		t.Fatal("the mistakes were accepted")
@@ -82,6 +91,11 @@ indexer:
 		"indexer.poll_interval: must be at least 100ms",
 		"graphql.upstream: is not used with graphql.source chains; remove one of the two",
 		`indexer.chains: entry 1: id: "union.union-1" is not the universal id of an EVM chain, such as ethereum.1`,
+		`indexer.chains: entry 4: core: "union1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqvcmecx" is neither 0x ` +
+			`and 40 hex digits nor bech32: `,
+		"indexer.chains: entry 4: from_block: a CosmWasm chain has from_height instead",
+		`indexer.chains: entry 5: id: "union.union 1" is not the universal id of a CosmWasm chain, such as union.union-1`,
+		"indexer.chains: entry 6: from_height: an EVM chain has from_block instead",
 		"indexer.chains: entry 2: core: must be the address of the core contract: indexer.preset does not know ethereum.1",
 		`indexer.chains: entry 2: confirmations: "soon" is not a number of blocks such as 12, or finalized`,
 		"indexer.chains: entry 2: rpcs: must be 1 to 16 URLs",

@@ -19,8 +19,13 @@ func IndexedChains(c *config.Config) []indexer.Chain {
 	for _, one := range c.IndexedChains() {
 		blocks, _ := one.Confirmations.Blocks()
 		next := indexer.Chain{
-			ID: one.ID, Name: one.Name, Testnet: one.Testnet, Core: common.HexToAddress(one.Core),
-			FromBlock: one.FromBlock, Confirmations: blocks, Finalized: one.Confirmations == config.Finalized,
+			ID: one.ID, Name: one.Name, Testnet: one.Testnet,
+			FromBlock: one.First(), Confirmations: blocks, Finalized: one.Confirmations == config.Finalized,
+		}
+		if one.IsCosmWasm() {
+			next.Contract = one.Core
+		} else {
+			next.Core = common.HexToAddress(one.Core)
 		}
 		for _, u := range one.RPCs {
 			next.RPCs = append(next.RPCs, string(u))
