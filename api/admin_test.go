@@ -44,7 +44,8 @@ func newAdminRig(t testing.TB, change ...func(*attest.Attestor)) *adminRig {
 	o.attestor.Uses = new(attest.KeyUse)
 	attestor := o.attestor
 	if len(change) > 0 {
-		attestor = &attest.Attestor{Keys: attestor.Keys, Signer: attestor.Signer, Journal: attestor.Journal, Scheme: attestor.Scheme, Now: attestor.Now}
+		attestor = &attest.Attestor{Keys: attestor.Keys, Signer: attestor.Signer, Journal: attestor.Journal,
+			Scheme: attestor.Scheme, Now: attestor.Now}
 		change[0](attestor)
 	}
 	o.open(api.AdminOptions{
@@ -136,7 +137,8 @@ func TestTheOperatorReadsTheJournal(t *testing.T) {
 	for range 5 {
 		ids = append(ids, o.parse(o.attest()).ID)
 	}
-	records, err := o.client.Records(ctx, journal.Query{KeyID: o.key, Before: 4, Limit: 2, From: o.clock.Now().Add(-time.Hour)})
+	records, err := o.client.Records(ctx, journal.Query{KeyID: o.key, Before: 4, Limit: 2,
+		From: o.clock.Now().Add(-time.Hour)})
 	if err != nil || len(records) != 2 || records[0].Index != 3 || records[1].Record.ID != ids[2] || !bytes.Equal(records[0].Leaf, o.entry(3).Leaf) {
 		t.Errorf("%+v, %v", records, err)
 	}
@@ -182,7 +184,8 @@ func TestTheOperatorAudits(t *testing.T) {
 	o.attest()
 	o.tellKeys()
 	var last [2]int64
-	report, err := o.client.Verify(ctx, audit.Options{Earlier: earlier, Progress: func(done, total int64) { last = [2]int64{done, total} }})
+	report, err := o.client.Verify(ctx, audit.Options{Earlier: earlier,
+		Progress: func(done, total int64) { last = [2]int64{done, total} }})
 	if err != nil || !report.OK() || report.Size != 3 {
 		t.Errorf("%+v, %v", report, err)
 	}

@@ -72,7 +72,8 @@ type Record struct {
 // recovers to SignerAddress.
 func (r Record) Verify() error { return r.VerifyBy(nil) }
 
-// VerifyBy does the same as Verify. signed, unless it is nil, reports whether the key of SignerAddress made a signature.
+// VerifyBy does the same as Verify. signed, unless it is nil, reports whether the key of SignerAddress made a
+// signature.
 func (r Record) VerifyBy(signed func(Digest, Signature) bool) error {
 	scheme, err := NewScheme(SchemeName(r.Scheme), r.Domain)
 	if err != nil {

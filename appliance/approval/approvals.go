@@ -57,7 +57,8 @@ func (a *Approvals) begin(ctx context.Context) (done func(), err error) {
 	select {
 	case a.turn <- struct{}{}:
 	case <-ctx.Done():
-		return func() {}, appliance.Errorf(appliance.CodeTimeout, "the journal's approvals are still being read").Because(ctx.Err())
+		return func() {}, appliance.Errorf(appliance.CodeTimeout,
+			"the journal's approvals are still being read").Because(ctx.Err())
 	}
 	return func() { <-a.turn }, a.read(ctx)
 }
@@ -80,7 +81,8 @@ func (a *Approvals) Load(ctx context.Context) error {
 
 // Admit returns the approval of a call, nil if the rules demand no approval, and whether the beneficiary is known. If
 // people have not approved, the error has CodeApprovalRequired, CodeApprovalDenied or CodeApprovalExpired.
-func (a *Approvals) Admit(ctx context.Context, call appliance.Call, rules []policy.ApprovalRule) (*Approval, bool, error) {
+func (a *Approvals) Admit(ctx context.Context, call appliance.Call,
+	rules []policy.ApprovalRule) (*Approval, bool, error) {
 	done, err := a.begin(ctx)
 	defer done()
 	if err != nil {
@@ -96,7 +98,8 @@ func (a *Approvals) Admit(ctx context.Context, call appliance.Call, rules []poli
 	}
 	switch {
 	case asked != nil && asked.Request != call.Request:
-		return nil, known, appliance.Errorf(appliance.CodeIdempotencyMismatch, "this Idempotency-Key was used for another request")
+		return nil, known, appliance.Errorf(appliance.CodeIdempotencyMismatch,
+			"this Idempotency-Key was used for another request")
 	case asked != nil && (rule == nil || asked.Rule.Same(*rule)):
 		if state := asked.State(now); state != Approved {
 			return nil, known, asked.Refusal(state, asked.Expires.Sub(now))
@@ -118,14 +121,16 @@ func (a *Approvals) Admit(ctx context.Context, call appliance.Call, rules []poli
 
 // Refusal returns the error for a request that people have not approved. left is the time until it expires.
 func (a *Approval) Refusal(state State, left time.Duration) *appliance.Error {
-	e := appliance.Errorf(appliance.CodeApprovalRequired, "this request waits for the approval of %d people; repeat it with the same "+
-		"Idempotency-Key", a.Rule.Required)
+	e := appliance.Errorf(appliance.CodeApprovalRequired,
+		"this request waits for the approval of %d people; repeat it with the same "+
+			"Idempotency-Key", a.Rule.Required)
 	switch state {
 	case Denied:
 		e = appliance.Errorf(appliance.CodeApprovalDenied, "the approval of this request was denied")
 	case Expired:
-		e = appliance.Errorf(appliance.CodeApprovalExpired, "the approval of this request has expired; to ask again, use another "+
-			"Idempotency-Key")
+		e = appliance.Errorf(appliance.CodeApprovalExpired,
+			"the approval of this request has expired; to ask again, use another "+
+				"Idempotency-Key")
 	default:
 		e.RetryAfter = max(time.Second, min(retryAfter, left))
 	}
@@ -244,7 +249,8 @@ func (a *Approvals) with(ctx context.Context, id uuid.UUID, do func(one *Approva
 func (a *Approvals) listed(one *Approval, now time.Time) Listed {
 	l := Listed{Approval: *one, State: one.State(now), Last: -1}
 	l.Approved = slices.Clone(one.Approved)
-	if known := a.state.attestedTo(one.Request.Beneficiary); one.Kind == journal.EventApprovalRequested && known.count > 0 {
+	known := a.state.attestedTo(one.Request.Beneficiary)
+	if one.Kind == journal.EventApprovalRequested && known.count > 0 {
 		l.AttestedBefore, l.Last = int64(known.count), known.last
 	}
 	for _, who := range a.state.enrolled {
@@ -270,7 +276,8 @@ func (a *Approvals) Approve(ctx context.Context, id uuid.UUID, proof Assertion, 
 			}
 			return appliance.Errorf(appliance.CodeInvalidField, "this approval is %s already", state)
 		}
-		_, err = a.append(ctx, journal.Event{Kind: journal.EventApprovalGiven, By: by, Details: proof.details(one.ID, who.Name)})
+		_, err = a.append(ctx, journal.Event{Kind: journal.EventApprovalGiven, By: by,
+			Details: proof.details(one.ID, who.Name)})
 		return err
 	})
 }

@@ -95,7 +95,8 @@ func (a *admission) stillApproved(r appliance.Record) error {
 	if rule == nil || a.approval != nil && a.approval.Satisfies(*rule) {
 		return nil
 	}
-	e := appliance.Errorf(appliance.CodeOverloaded, "the policy's demand for approvals changed during the request; repeat it")
+	e := appliance.Errorf(appliance.CodeOverloaded,
+		"the policy's demand for approvals changed during the request; repeat it")
 	e.RetryAfter = time.Second
 	return e
 }

@@ -50,7 +50,8 @@ type Attestor struct {
 
 	// Concurrency is the Concurrency of Signer; see AttestorKey.
 	Concurrency func() int
-	// MaxWaiting bounds the calls that are queued at one attestor key, over all API keys. Zero means fairqueue.DefaultMaxWaiting.
+	// MaxWaiting bounds the calls that are queued at one attestor key, over all API keys. Zero means
+	// fairqueue.DefaultMaxWaiting.
 	MaxWaiting int
 
 	Trace Trace // traces the parts of each attestation
@@ -61,7 +62,8 @@ type Attestor struct {
 
 	// Cosign asks all other members of the quorum for their signatures and returns at once. join waits until enough
 	// have signed, and returns their signatures with the given one. Nil means that this appliance signs alone.
-	Cosign func(ctx context.Context, r appliance.CosignRequest) (join func(own appliance.Attestation) (*appliance.Quorum, error))
+	Cosign func(ctx context.Context,
+		r appliance.CosignRequest) (join func(own appliance.Attestation) (*appliance.Quorum, error))
 
 	// Approvals keeps the requests that wait for people. It may be nil unless a policy has rules of approvals.
 	Approvals *approval.Approvals
@@ -138,7 +140,8 @@ func (a *Attestor) answer(ctx context.Context, call appliance.Call) (e journal.E
 		replayed = true
 	}
 	if err == nil && (e.Record.Request != call.Request || e.Record.Coordinator != call.Coordinator) {
-		return journal.Entry{}, false, appliance.Errorf(appliance.CodeIdempotencyMismatch, "this Idempotency-Key was used for another request")
+		return journal.Entry{}, false, appliance.Errorf(appliance.CodeIdempotencyMismatch,
+			"this Idempotency-Key was used for another request")
 	}
 	return e, replayed, err
 }
@@ -223,7 +226,8 @@ func (a *Attestor) signAll(ctx context.Context, own appliance.Attestation, signe
 		s, err = a.sign(ctx, signer, call.Key.ID, own.Hash)
 		return s, nil, err
 	}
-	join := a.Cosign(ctx, appliance.CosignRequest{Request: call.Request, Hash: own.Hash, ID: cosignID(call, own.ID, own.Hash)})
+	join := a.Cosign(ctx, appliance.CosignRequest{Request: call.Request, Hash: own.Hash,
+		ID: cosignID(call, own.ID, own.Hash)})
 	if own.Signature, err = a.sign(ctx, signer, call.Key.ID, own.Hash); err != nil {
 		return s, nil, err
 	}
@@ -249,7 +253,8 @@ func (a *Attestor) Trial(ctx context.Context, key appliance.APIKey) (trial appli
 	return trial, err
 }
 
-func (a *Attestor) sign(ctx context.Context, by *attestorKey, keyID string, d appliance.Digest) (appliance.Signature, error) {
+func (a *Attestor) sign(ctx context.Context, by *attestorKey, keyID string,
+	d appliance.Digest) (appliance.Signature, error) {
 	a.signing.Add(1)
 	defer a.signing.Add(-1)
 	if by.Concurrency == nil {
@@ -306,7 +311,8 @@ func (a *Attestor) Active() bool {
 // another API key returns CodeNotFound, as if it did not exist. If no checkpoint may be published (the journal is lost,
 // or the disk does not store the high-water mark), the proof is zero. The policy's address rules apply as for a replay,
 // so a signature cannot be fetched after its address was screened.
-func (a *Attestor) ReadBack(ctx context.Context, key appliance.APIKey, id uuid.UUID) (journal.Entry, journal.InclusionProof, error) {
+func (a *Attestor) ReadBack(ctx context.Context, key appliance.APIKey,
+	id uuid.UUID) (journal.Entry, journal.InclusionProof, error) {
 	e, err := a.Journal.ByID(ctx, id)
 	if err != nil {
 		return journal.Entry{}, journal.InclusionProof{}, err

@@ -68,8 +68,12 @@ func aboutWhom(t *testing.T) map[string]ruling {
 			codes("policy_allow")},
 		"deny goes before allow": {&policy.Policy{Allow: policy.Sides{Beneficiary: set(
 			theBeneficiary)}, Deny: policy.Sides{Beneficiary: set(theBeneficiary)}}, once, codes("policy_deny")},
-		"another beneficiary for the key": {&policy.Policy{Keys: map[string]policy.KeyRules{asker: {Beneficiaries: set(somebody)}}}, once, codes("policy_key")},
-		"a list for another key":          {&policy.Policy{Keys: map[string]policy.KeyRules{"bbbbbbbbbbbbbbbb": {Beneficiaries: set(somebody)}}}, once, codes("")},
+		"another beneficiary for the key": {
+			&policy.Policy{Keys: map[string]policy.KeyRules{asker: {Beneficiaries: set(somebody)}}}, once,
+			codes("policy_key")},
+		"a list for another key": {
+			&policy.Policy{Keys: map[string]policy.KeyRules{"bbbbbbbbbbbbbbbb": {Beneficiaries: set(somebody)}}}, once,
+			codes("")},
 	}
 }
 

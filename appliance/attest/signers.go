@@ -39,7 +39,8 @@ func CheckBinding(keys []AttestorKey, name string) error {
 	for _, k := range keys {
 		switch {
 		case k.Name == name && k.State == AttestorKeyRetiring:
-			return appliance.Errorf(appliance.CodeInvalidField, "%s is retiring and cannot be bound to API keys", name).In("attestor")
+			return appliance.Errorf(appliance.CodeInvalidField, "%s is retiring and cannot be bound to API keys",
+				name).In("attestor")
 		case k.Name == name:
 			return nil
 		case k.Name != "":
@@ -144,7 +145,8 @@ func (a *Attestor) seatOf(key appliance.APIKey) (*attestorKey, error) {
 		}
 	}
 	return nil,
-		appliance.Errorf(appliance.CodeAttestorKeyUnavailable, "this appliance lacks the attestor key to which the API key is bound").
+		appliance.Errorf(appliance.CodeAttestorKeyUnavailable,
+			"this appliance lacks the attestor key to which the API key is bound").
 			Because(
 				fmt.Errorf("API key %s is bound to %q: add that key to hsm.keys, or bind the API key to another one "+
 					"(attestd key bind)", key.ID, key.Attestor))

@@ -213,7 +213,8 @@ func (a *Audit) approved(index int64, e journal.Entry) {
 	}
 }
 
-// order checks that times never decrease. It skips a journal.EventLogContinued, which is newer than the leaves that follow it.
+// order checks that times never decrease. It skips a journal.EventLogContinued, which is newer than the leaves
+// that follow it.
 func (a *Audit) order(index int64, c Leaf) {
 	switch {
 	case c.Time().IsZero(): // unreadable, and reported as such
@@ -225,8 +226,8 @@ func (a *Audit) order(index int64, c Leaf) {
 	}
 }
 
-// continued checks that the leaves after a journal.EventLogContinued are the leaves of the old log. A log that was continued
-// several times begins with one such event for each time.
+// continued checks that the leaves after a journal.EventLogContinued are the leaves of the old log. A log that was
+// continued several times begins with one such event for each time.
 func (a *Audit) continued(index int64, c Leaf) {
 	for i := range a.old {
 		o := &a.old[i]

@@ -1,5 +1,5 @@
-// Package fairqueue queues calls in front of a signer, round robin over API keys, and refuses those that would wait past
-// their deadline.
+// Package fairqueue queues calls in front of a signer, round robin over API keys, and refuses those that would wait
+// past their deadline.
 package fairqueue
 
 import (

@@ -147,8 +147,9 @@ func (e *Events) Append(ctx context.Context, event Event) error {
 	defer cancel()
 	e.Flush(ctx)
 	if _, err := e.opts.Journal.AppendEvent(ctx, q.event); err != nil {
-		refused := appliance.Errorf(appliance.CodeOf(err), "the journal cannot record the event %s, so the action was not carried out; "+
-			"repeat it when the journal is available", event.Kind)
+		refused := appliance.Errorf(appliance.CodeOf(err),
+			"the journal cannot record the event %s, so the action was not carried out; "+
+				"repeat it when the journal is available", event.Kind)
 		return refused.Because(err)
 	}
 	return nil
@@ -168,8 +169,9 @@ func (e *Events) RecordOrQueue(event Event) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.queue) >= 2*MaxQueuedEvents {
-		refused := appliance.Errorf(appliance.CodeOverloaded, "%d events wait for the journal, so the action was not carried out; repeat "+
-			"it when the journal is available", len(e.queue))
+		refused := appliance.Errorf(appliance.CodeOverloaded,
+			"%d events wait for the journal, so the action was not carried out; repeat "+
+				"it when the journal is available", len(e.queue))
 		refused.RetryAfter = eventRetryMax
 		return refused
 	}

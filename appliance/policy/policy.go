@@ -111,7 +111,8 @@ func (p *Policy) Decide(r appliance.Record, past journal.Past) (second *applianc
 	for i, c := range p.caps(r.KeyID) {
 		if past.Counts[i] >= c.Count {
 			_, end := c.Per.around(local)
-			e := appliance.Errorf(appliance.CodePolicyCap, "this API key has reached its cap of %d attestations per %s", c.Count, c.Per)
+			e := appliance.Errorf(appliance.CodePolicyCap,
+				"this API key has reached its cap of %d attestations per %s", c.Count, c.Per)
 			e.RetryAfter = max(time.Second, end.Sub(local))
 			return nil, e
 		}
@@ -164,7 +165,8 @@ func (p *Policy) zone() *time.Location {
 // the quorum.
 func IsRefusal(err error) bool {
 	switch appliance.CodeOf(err) {
-	case appliance.CodeScreened, appliance.CodePolicyDeny, appliance.CodePolicyAllow, appliance.CodePolicyKey, appliance.CodePolicyHours, appliance.CodePolicyCap, appliance.CodePolicySecond,
+	case appliance.CodeScreened, appliance.CodePolicyDeny, appliance.CodePolicyAllow, appliance.CodePolicyKey,
+		appliance.CodePolicyHours, appliance.CodePolicyCap, appliance.CodePolicySecond,
 		appliance.CodeQuorumRefused:
 		return true
 	}

@@ -1,5 +1,5 @@
-// Package secp256k1 makes signatures of attestations from an HSM's output (SEC 1, EIP-2), and verifies the signatures of
-// a known key with tables of its multiples.
+// Package secp256k1 makes signatures of attestations from an HSM's output (SEC 1, EIP-2), and verifies the signatures
+// of a known key with tables of its multiples.
 package secp256k1
 
 import (

@@ -191,7 +191,8 @@ func notVerifierKey(cmd *cobra.Command) error {
 	return usagef(cmd, "--verifier-key: not a verifier key; GET /functions/v1/attestor shows the log's, name+hash+key")
 }
 
-func (v *logVerify) backup(ctx context.Context, in io.Reader, verifier note.Verifier, opts audit.Options) (audit.Report, error) {
+func (v *logVerify) backup(ctx context.Context, in io.Reader, verifier note.Verifier,
+	opts audit.Options) (audit.Report, error) {
 	found, err := archive.Inspect(ctx, in, opts)
 	if err != nil {
 		return found.Report, err
@@ -207,7 +208,8 @@ func (v *logVerify) backup(ctx context.Context, in io.Reader, verifier note.Veri
 }
 
 // auditExport audits an NDJSON export of leaves.
-func auditExport(ctx context.Context, in io.Reader, verifier note.Verifier, signed []byte, opts audit.Options) (report audit.Report, err error) {
+func auditExport(ctx context.Context, in io.Reader, verifier note.Verifier, signed []byte,
+	opts audit.Options) (report audit.Report, err error) {
 	tree, err := journal.OpenCheckpoint(signed, verifier)
 	if err != nil {
 		return report, err
