@@ -95,6 +95,7 @@ func Open(ctx context.Context, path string, journal audit.Journal, o Options) (*
 	j.stop = stop
 	if o.OnDemand {
 		close(j.ended)
+		j.beginMark(ctx)
 		return j, nil
 	}
 	if !o.Shared {
@@ -115,6 +116,21 @@ func Open(ctx context.Context, path string, journal audit.Journal, o Options) (*
 	case <-time.After(coverTimeout):
 	}
 	return j, nil
+}
+
+// beginMark creates the mark of a journal that has no records yet. The records that a command appends before the first
+// start of the daemon are then covered, too.
+func (j *Journal) beginMark(ctx context.Context) {
+	if j.opts.Shared || !errors.Is(j.problem, fs.ErrNotExist) {
+		return
+	}
+	signed, err := j.Journal.Checkpoint(ctx)
+	if err != nil {
+		return // the journal reports it at the first append
+	}
+	if head, err := parse(signed, j.opts.Key.Verifier); err == nil && head.Tree.N == 0 {
+		j.checkHead(ctx)
+	}
 }
 
 func newJournal(path string, journal audit.Journal, o Options) (*Journal, error) {

@@ -407,6 +407,26 @@ func TestAStoreThatDoesNotAnswer(t *testing.T) {
 	closeAll(t, g)
 }
 
+// A command makes the journal and appends to it before the daemon has run. Its records are covered by the mark, and the
+// daemon does not warn of losses that cannot have happened. A journal that came without its mark is worth a warning.
+func TestAJournalThatACommandMadeHasItsMark(t *testing.T) {
+	for _, had := range []int{0, 1} {
+		r := newRig(t)
+		s := r.store("journal")
+		r.append(s.Journal(), had)
+		command, err := highwater.Open(t.Context(), r.mark(), s.Journal(), highwater.Options{Key: r.key, OnDemand: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.append(command, 2)
+		closeAll(t, command)
+		closeAll(t, r.open(s.Journal()))
+		if warned := strings.Contains(r.text.String(), "created the high-water mark"); warned != (had > 0) {
+			t.Errorf("a journal that had %d records: warned %t\n%s", had, warned, r.text)
+		}
+	}
+}
+
 // Until the head of a shared store was read, appends are refused.
 func TestASharedStoreThatDoesNotAnswerAtFirst(t *testing.T) {
 	r := newRig(t)
