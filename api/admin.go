@@ -14,9 +14,11 @@ import (
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/appliance/chain"
+	"github.com/attestd/attestd/appliance/health"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/appliance/journal"
+	"github.com/attestd/attestd/appliance/quorum"
 	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/appliance/stop"
 )
@@ -79,7 +81,10 @@ type Admin struct {
 	routes   []Route
 	lag      lagHistory // of the replica's follower
 
-	audited atomic.Pointer[wire.Audit] // the last complete audit; nil before the first
+	audited     atomic.Pointer[wire.Audit] // the last complete audit; nil before the first
+	lastBackup  atomic.Pointer[backupMade] // nil before the first
+	quorumSeen  seen[quorum.Status]
+	clusterSeen seen[[]health.Finding]
 
 	// streams is the parent of the streams' contexts. Shutdown cancels it, because it cannot wait for an audit to
 	// finish.

@@ -1,6 +1,10 @@
 package api
 
 import (
+	"context"
+	"errors"
+	"io"
+
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/api/wire"
@@ -79,7 +83,14 @@ func (a *Admin) backup(c *fiber.Ctx) error {
 	if err := a.recordOrQueue(c, journal.EventBackup, nil); err != nil {
 		return err
 	}
-	if err := a.streamFile(c, a.opts.Backup); err != nil {
+	backup := func(ctx context.Context, w io.Writer) error {
+		err := a.opts.Backup(ctx, w)
+		if !errors.Is(err, context.Canceled) { // the operator ended it
+			a.lastBackup.Store(&backupMade{a.now(), err})
+		}
+		return err
+	}
+	if err := a.streamFile(c, backup); err != nil {
 		return err
 	}
 	c.Context().Response.Header.SetContentType("application/x-tar")

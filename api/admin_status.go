@@ -15,6 +15,7 @@ import (
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/health"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/journal"
 )
@@ -22,6 +23,13 @@ import (
 func (a *Admin) status(c *fiber.Ctx) error {
 	ctx, cancel := context.WithTimeout(a.base, readyTimeout)
 	defer cancel()
+	return sendJSON(c, fiber.StatusOK, a.statusNow(ctx))
+}
+
+// Checks rates each part of the appliance, as the status shows it.
+func (a *Admin) Checks(ctx context.Context) []health.Finding { return a.statusNow(ctx).Checks }
+
+func (a *Admin) statusNow(ctx context.Context) wire.Status {
 	s := wire.Status{
 		Version: a.opts.Version, Started: a.started.UTC(), UptimeSeconds: int64(a.now().Sub(a.started).Seconds()),
 		SignerAddress: a.attestor.DefaultKey().Signer.Address(), Keys: attestorKeys(a.attestor),
@@ -32,19 +40,29 @@ func (a *Admin) status(c *fiber.Ctx) error {
 	for part, err := range faults {
 		s.Failing[part] = err.Error()
 	}
-	for i, k := range a.attestor.AttestorKeys() {
-		if i < len(s.Keys) && s.Keys[i].Default {
-			continue // the status of the default key is reported as "hsm"
-		}
-		if err := k.Signer.Ready(ctx); err != nil {
-			s.Failing["key "+k.Name] = err.Error()
-		}
+	for name, err := range a.otherKeys(ctx, s.Keys) {
+		s.Failing["key "+name] = err.Error()
 	}
 	s.Reads = a.reads(ctx)
 	if a.opts.Surroundings != nil {
 		s.Surroundings = a.opts.Surroundings()
 	}
-	return sendJSON(c, fiber.StatusOK, s)
+	s.Checks = a.checks(ctx, s)
+	return s
+}
+
+// otherKeys returns the errors of the attestor keys besides the default key, by name. The default key is the part "hsm".
+func (a *Admin) otherKeys(ctx context.Context, keys []wire.AttestorKey) map[string]error {
+	errs := make(map[string]error)
+	for i, k := range a.attestor.AttestorKeys() {
+		if i < len(keys) && keys[i].Default {
+			continue
+		}
+		if err := k.Signer.Ready(ctx); err != nil {
+			errs[k.Name] = err
+		}
+	}
+	return errs
 }
 
 // faults fills in the journal's status and returns the errors of the parts that are not ready.

@@ -38,13 +38,13 @@ func signs(s wire.Status) answer {
 	case wire.SigningReady:
 		a.State, a.Words, a.Detail = good, "operational", "as "+short(s.SignerAddress.String())
 	case wire.SigningPaused:
-		a.Words = "paused"
+		a.State, a.Words = warn, "paused"
 	case wire.SigningHalted:
 		a.Words = "halted"
 	default:
 		a.Words = "failing"
 	}
-	if a.State == bad {
+	if a.State != good {
 		a.Felt = "Requests for attestations get 503 and can be retried."
 	}
 	return a

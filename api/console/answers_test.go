@@ -34,7 +34,7 @@ func TestTheThreeAnswers(t *testing.T) {
 			"good: up to date: 2 s behind https://up.example"},
 		{"an operator paused it",
 			wire.Status{Signing: wire.Signing{State: wire.SigningPaused, Why: "upgrade", Remedy: "attestd resume"}},
-			"bad: paused: upgrade: Requests for attestations get 503 and can be retried.: attestd resume",
+			"warn: paused: upgrade: Requests for attestations get 503 and can be retried.: attestd resume",
 			"warn: not verified yet", ": from the upstream"},
 		{"the watchtower halted it", wire.Status{Signing: wire.Signing{State: wire.SigningHalted}}, "bad: halted",
 			"warn:", ":"},

@@ -2,13 +2,14 @@ package console
 
 import (
 	"context"
-	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/health"
 )
 
 // overviewPage shows whether the appliance signs, whether the journal is intact, and whether the replica's data are
@@ -33,6 +34,7 @@ type overview struct {
 
 // overviewNow is the part of the data that is updated while the page is open.
 type overviewNow struct {
+	Faults  []finding // what is not well, the failures first
 	Answers []answer
 	Status  wire.Status
 	Lasts   time.Duration     // uptime of the daemon
@@ -51,7 +53,9 @@ func showOverview(w http.ResponseWriter, v *visit) error {
 	}); err != nil {
 		return err
 	}
-	return v.show(w, overview{current, figures(samples), v.console.doctor.recentFindings(v)})
+	found := v.console.doctor.recentFindings(v)
+	current.Faults = faults(current.Status.Checks, found)
+	return v.show(w, overview{current, figures(samples), found})
 }
 
 func overviewOf(v *visit) (overviewNow, error) {
@@ -65,8 +69,30 @@ func overviewOf(v *visit) (overviewNow, error) {
 			titles[p.path] = p.title
 		}
 	}
-	return overviewNow{answers(status, v.console.now()), status, time.Duration(status.UptimeSeconds) * time.Second,
-		titles}, nil
+	return overviewNow{faults(status.Checks, v.console.doctor.findingsFor(v, status.Checks)),
+		answers(status, v.console.now()), status, time.Duration(status.UptimeSeconds) * time.Second, titles}, nil
+}
+
+// faults joins the checks of the status with doctor's findings about parts that the status does not rate. Doctor's
+// findings may be a minute old, so the status wins.
+func faults(checks []health.Finding, found findings) (all []finding) {
+	rated := make(map[string]bool)
+	for _, f := range checks {
+		rated[f.Check] = true
+	}
+	joined := slices.Clone(checks)
+	for _, f := range found.Bad {
+		repeats := f.Check == "daemon" && f.Remedy == health.RecoveryRemedy // a part that the status rates
+		if !rated[f.Check] && !repeats {
+			joined = append(joined, f.Finding)
+		}
+	}
+	for _, f := range health.Faults(joined) {
+		if f.Check != "stop" { // the answer about signing says it
+			all = append(all, finding{f})
+		}
+	}
+	return all
 }
 
 // followOverview streams new samples, and the parts of the page that depend on the status, rendered as HTML by the
@@ -108,16 +134,11 @@ type findings struct {
 }
 
 // finding is one check of doctor.
-type finding struct {
-	Check  string `json:"check"`
-	State  string `json:"state"` // ok, warn or fail
-	Detail string `json:"detail"`
-	Remedy string `json:"remedy"`
-}
+type finding struct{ health.Finding }
 
 // Looks returns the CSS class for the state.
 func (f finding) Looks() string {
-	return map[string]string{"ok": good, "warn": warn, "fail": bad}[f.State]
+	return map[health.State]string{health.OK: good, health.Warn: warn, health.Fail: bad}[f.State]
 }
 
 // Command returns the command that the remedy contains, or "".
@@ -126,6 +147,8 @@ func (f finding) Command() string { return commandIn(f.Remedy) }
 const (
 	// findingsLast is how long findings are reused, because a doctor run is expensive.
 	findingsLast = time.Minute
+	// findingsStay is the shortest time between two runs, if the checks of the status change in between.
+	findingsStay = 10 * time.Second
 	// findingsWait is how long a page waits for a run.
 	findingsWait   = 2 * time.Second
 	doctorDeadline = 2 * time.Minute
@@ -136,14 +159,39 @@ type doctor struct {
 	mu      sync.Mutex
 	found   findings
 	running chan struct{} // closed when the run ends; nil if none runs
+	faulty  string        // the checks that were not well at the start of the last run
+}
+
+// findingsFor returns the findings of the last run. If other checks of the status fail than at its start, it starts a
+// run for the next page: doctor knows more about the cause.
+func (d *doctor) findingsFor(v *visit, checks []health.Finding) findings {
+	var names []string
+	for _, f := range health.Faults(checks) {
+		names = append(names, f.Check)
+	}
+	faulty := strings.Join(names, " ")
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.faulty != faulty && v.console.now().Sub(d.found.At) > findingsStay {
+		d.faulty = faulty
+		d.start(v)
+	}
+	return d.found
+}
+
+// start starts a run unless one is in progress. d.mu must be held.
+func (d *doctor) start(v *visit) {
+	if d.running == nil {
+		d.running = make(chan struct{})
+		go d.run(v)
+	}
 }
 
 // recentFindings returns recent findings, or starts a run and waits up to findingsWait for it.
 func (d *doctor) recentFindings(v *visit) findings {
 	d.mu.Lock()
-	if d.running == nil && v.console.now().Sub(d.found.At) > findingsLast {
-		d.running = make(chan struct{})
-		go d.run(v)
+	if v.console.now().Sub(d.found.At) > findingsLast {
+		d.start(v)
 	}
 	running, last := d.running, d.found
 	d.mu.Unlock()
@@ -169,9 +217,7 @@ func (d *doctor) run(v *visit) {
 	found := findings{At: v.console.now()}
 	defer func() {
 		if cause := recover(); cause != nil { // this goroutine runs in the process that signs
-			fault := finding{Check: "doctor", State: "fail", Detail: fmt.Sprintf("doctor panicked: %v", cause),
-				Remedy: "attestd doctor"}
-			found.Bad = append(found.Bad, fault)
+			found.Bad = append(found.Bad, failed("doctor panicked: %v", cause))
 		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -180,24 +226,23 @@ func (d *doctor) run(v *visit) {
 		d.running = nil
 	}()
 	if err := v.Admin.Doctor(ctx, &report); err != nil {
-		found.Bad = []finding{{Check: "doctor", State: "fail", Detail: err.Error(), Remedy: "attestd doctor"}}
-	}
-	for _, state := range []string{"fail", "warn"} {
-		for _, f := range report.Checks {
-			switch {
-			case f.State != state:
-			case strings.HasPrefix(f.Remedy, "run doctor as root"):
-				found.Unseen = append(found.Unseen, f)
-			default:
-				found.Bad = append(found.Bad, f)
-			}
-		}
+		found.Bad = []finding{failed("%s", err)}
 	}
 	for _, f := range report.Checks {
-		if f.State == "ok" {
+		switch {
+		case f.State == health.OK:
 			found.Good = append(found.Good, f)
+		case strings.HasPrefix(f.Remedy, "run doctor as root"):
+			found.Unseen = append(found.Unseen, f)
+		default:
+			found.Bad = append(found.Bad, f)
 		}
 	}
+}
+
+// failed is the finding if doctor itself fails.
+func failed(format string, args ...any) finding {
+	return finding{health.Named("doctor", health.Failure("attestd doctor", format, args...))[0]}
 }
 
 // examineAgain discards the findings, so that the next page starts a new run.

@@ -183,6 +183,17 @@ type Difference struct {
 	Values []DifferentValue `json:"values"`
 }
 
+// Remedy returns what the operator does about the difference.
+func (d Difference) Remedy() string {
+	return map[string]string{
+		DifferentPolicy:        "put the same attestation.policy on each appliance, then on each: attestd reload",
+		DifferentScreeningList: "put the same attestation.screening_list on each appliance, then on each: attestd reload",
+		DifferentScheme:        "set the same attestation.scheme and attestation.eip712 on each appliance, then on each: systemctl restart attestd",
+		DifferentSigner:        "use the same attestor key in each appliance's HSM, and set the same hsm.address on each",
+		SharedName:             "set a different cluster.name on each appliance, or stop the second attestd serve",
+	}[d.Of]
+}
+
 // String says which members have which value.
 func (d Difference) String() string {
 	if d.Of == SharedName {

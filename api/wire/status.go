@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/health"
 )
 
 // Status is the answer of GET /status: a summary of the daemon. It puts no load on the HSM.
@@ -19,6 +20,9 @@ type Status struct {
 	// Failing has the error of each failing part: hsm, journal, stop, replica, chain. It also has the errors of the
 	// other attestor keys ("key NAME"), which Ready does not depend on.
 	Failing map[string]string `json:"failing,omitempty"`
+	// Checks rates each part that the daemon watches. attestd doctor, the console and the metric attestd_check_state
+	// show the same findings.
+	Checks []health.Finding `json:"checks,omitempty"`
 
 	Signing Signing       `json:"signing"`
 	Journal JournalStatus `json:"journal"`

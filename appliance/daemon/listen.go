@@ -80,6 +80,7 @@ func (r *running) listen(ctx context.Context) (servers []server, err error) {
 	}
 	servers = append(servers, console...) // it uses the admin socket's server
 	admin := api.NewAdmin(options)
+	r.registry.MustRegister(newCheckMetrics(admin.Checks))
 	servers = append(servers, server{"admin", l, admin.Serve, admin.Shutdown},
 		server{"admin", inside, admin.Serve, alreadyShut})
 

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/text"
@@ -72,15 +71,6 @@ func checkDatabase(ctx context.Context, p *subject) []Finding {
 		agreeing(ctx, store))
 }
 
-// sameRemedies are the remedies for differences between members, by wire.Difference.Of.
-var sameRemedies = map[string]string{
-	wire.DifferentPolicy:        "put the same attestation.policy on each appliance, then on each: attestd reload",
-	wire.DifferentScreeningList: "put the same attestation.screening_list on each appliance, then on each: attestd reload",
-	wire.DifferentScheme:        "set the same attestation.scheme and attestation.eip712 on each appliance, then on each: systemctl restart attestd",
-	wire.DifferentSigner:        "use the same attestor key in each appliance's HSM, and set the same hsm.address on each",
-	wire.SharedName:             "set a different cluster.name on each appliance, or stop the second attestd serve",
-}
-
 // agreeing reports differences between members in settings that must be equal.
 func agreeing(ctx context.Context, store *daemon.Store) (findings []Finding) {
 	cluster, err := store.Cluster(ctx)
@@ -88,7 +78,7 @@ func agreeing(ctx context.Context, store *daemon.Store) (findings []Finding) {
 		return []Finding{warn("run: attestd cluster status", "cannot read the members: %s", oneLine(err))}
 	}
 	for _, d := range cluster.Differences {
-		findings = append(findings, fail(sameRemedies[d.Of], "the members differ: %s", d))
+		findings = append(findings, fail(d.Remedy(), "the members differ: %s", d))
 	}
 	if len(findings) == 0 && len(cluster.Members) > 1 {
 		findings = append(findings,

@@ -18,38 +18,31 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/health"
 	"github.com/attestd/attestd/appliance/service"
 )
 
-// State is the result of a check.
-type State string
+// Finding is one result of a check. A check may have several.
+type Finding = health.Finding
+
+// State is the severity of a finding.
+type State = health.State
 
 // The states, from good to bad.
 const (
-	OK   State = "ok"
-	Warn State = "warn"
-	Fail State = "fail"
+	OK   = health.OK
+	Warn = health.Warn
+	Fail = health.Fail
 )
 
-// Finding is one result of a check. A check may have several.
-type Finding struct {
-	Check  string `json:"check"`
-	State  State  `json:"state"`
-	Detail string `json:"detail"`
-	Remedy string `json:"remedy,omitempty"`
-}
+func ok(format string, args ...any) Finding { return health.Good(format, args...) }
 
-func ok(format string, args ...any) Finding {
-	return Finding{State: OK, Detail: fmt.Sprintf(format, args...)}
-}
+func warn(remedy, format string, args ...any) Finding { return health.Warning(remedy, format, args...) }
 
-func warn(remedy, format string, args ...any) Finding {
-	return Finding{State: Warn, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
-}
+func fail(remedy, format string, args ...any) Finding { return health.Failure(remedy, format, args...) }
 
-func fail(remedy, format string, args ...any) Finding {
-	return Finding{State: Fail, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
-}
+// told returns the findings of one check that the running daemon reports in its status. It has none if no daemon runs.
+func (p *subject) told(check string) []Finding { return health.Of(p.daemon.Checks, check) }
 
 // asRoot is the remedy if the user who runs doctor lacks a permission.
 const asRoot = "run doctor as root: sudo attestd doctor"
@@ -180,23 +173,23 @@ func Examine(ctx context.Context, of Subject) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
 	p := &subject{Subject: of}
-	findings := named("configuration", p.checkConfiguration())
+	findings := health.Named("configuration", p.checkConfiguration()...)
 	if Worst(findings) == Fail {
 		return findings
 	}
 	p.queryDaemon(ctx)
 	all := checks()
 	if err := p.forbidden(); err != nil {
-		findings = append(findings, named("daemon", []Finding{fail(asRoot, "not allowed for this user: %s", err)})...)
+		findings = append(findings, health.Named("daemon", fail(asRoot, "not allowed for this user: %s", err))...)
 		all = openChecks()
 	}
 	for _, c := range all {
 		if err := ctx.Err(); err != nil {
 			unchecked := fail("attestd doctor", "not checked, because the checks before it took too long: %s", err)
-			findings = append(findings, named(c.name, []Finding{unchecked})...)
+			findings = append(findings, health.Named(c.name, unchecked)...)
 			continue
 		}
-		findings = append(findings, named(c.name, c.inTime(ctx, p))...)
+		findings = append(findings, health.Named(c.name, c.inTime(ctx, p)...)...)
 	}
 	return findings
 }
@@ -256,13 +249,6 @@ func panickedAt() string {
 	}
 }
 
-func named(check string, findings []Finding) []Finding {
-	for i := range findings {
-		findings[i].Check = check
-	}
-	return findings
-}
-
 func checkDaemon(_ context.Context, p *subject) []Finding {
 	if errors.Is(p.daemonErr, client.ErrNotRunning) {
 		return []Finding{warn("systemctl start attestd", "not running: no answer on %s", p.config.Admin.Socket)}
@@ -285,20 +271,10 @@ func checkDaemon(_ context.Context, p *subject) []Finding {
 			fail(remedy, "the daemon uses the store %s, but the configuration says %s", used, named))
 	}
 	for part, cause := range p.daemon.Failing {
-		findings = append(findings,
-			fail("read the log: journalctl -u attestd; attestd recovers automatically once the cause is gone", "%s: %s",
-				part, cause))
+		findings = append(findings, fail(health.RecoveryRemedy, "%s: %s", part, cause))
 	}
 	return findings
 }
 
 // Worst returns the worst state of all findings; OK without findings.
-func Worst(findings []Finding) State {
-	result := OK
-	for _, f := range findings {
-		if f.State == Fail || f.State == Warn && result == OK {
-			result = f.State
-		}
-	}
-	return result
-}
+func Worst(findings []Finding) State { return health.Worst(findings) }

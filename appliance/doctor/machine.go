@@ -23,7 +23,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
-	"github.com/attestd/attestd/appliance/index/follower"
+	"github.com/attestd/attestd/appliance/health"
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/appliance/text"
@@ -44,7 +44,7 @@ func checkFollowing(ctx context.Context, p *subject) []Finding {
 		return findings
 	}
 	if p.running() {
-		findings = append(findings, followerFinding(status.Follower))
+		findings = append(findings, p.follower()...)
 	}
 	waiting := uint64(0)
 	if f := status.Follower; f != nil {
@@ -82,20 +82,13 @@ func (p *subject) reachUpstream(ctx context.Context) Finding {
 	return ok("%s answers in %s", address, time.Since(began).Round(time.Millisecond))
 }
 
-func followerFinding(f *follower.Status) Finding {
-	switch {
-	case f == nil:
-		return warn("systemctl restart attestd",
-			"the daemon does not follow the upstream: graphql.upstream was set after the daemon started")
-	case f.Failing:
-		return warn("check the upstream and the network; the follower retries automatically",
-			"the follower fails, lag %s: %s", text.Lag(*f), text.OneLine(f.LastError))
-	case f.UnlistedRows > 0:
-		return warn(
-			"compare with another upstream: attestd replica verify; the follower searches for missing rows every hour, or now with: attestd replica sync",
-			"the follower is %s, lag %s", text.Follower(*f), text.Lag(*f))
+// follower returns the daemon's findings on its follower.
+func (p *subject) follower() []Finding {
+	if found := p.told("upstream"); len(found) > 0 {
+		return found
 	}
-	return ok("the follower is %s, lag %s", text.Follower(*f), text.Lag(*f))
+	return []Finding{warn("systemctl restart attestd",
+		"the daemon does not follow the upstream: graphql.upstream was set after the daemon started")}
 }
 
 func checkClock(ctx context.Context, p *subject) []Finding {
@@ -156,22 +149,12 @@ func existingFolder(dir string) string {
 }
 
 func checkDiskSpace(_ context.Context, p *subject) []Finding {
-	const remedy = "free some space, or move data_dir to a larger disk"
 	dir := existingFolder(p.config.DataDir)
 	free, total, err := daemon.DiskSpace(dir)
 	if err != nil {
 		return []Finding{fail("data_dir must be on a disk of this machine", "%s: %s", dir, err)}
 	}
-	least := int64(p.config.Journal.MinFree)
-	switch {
-	case free < least:
-		return []Finding{fail(remedy, "%s: %s free; attestd does not sign below %s (journal.min_free)", dir,
-			config.RoundedSize(free), p.config.Journal.MinFree)}
-	case free < 10*least:
-		return []Finding{warn(remedy, "%s: only %s free of %s; attestd does not sign below %s (journal.min_free)", dir,
-			config.RoundedSize(free), config.RoundedSize(total), p.config.Journal.MinFree)}
-	}
-	return []Finding{ok("%s: %s free of %s", dir, config.RoundedSize(free), config.RoundedSize(total))}
+	return []Finding{health.Disk(dir, free, total, int64(p.config.Journal.MinFree))}
 }
 
 // volatileDisk names file systems on which synced data may be lost, by f_type of statfs(2).
@@ -456,9 +439,6 @@ func privileged(port string) bool {
 	return err == nil && n > 0 && n < first
 }
 
-// certificateWarning is the time before a certificate's end at which doctor begins to warn.
-const certificateWarning = 30 * 24 * time.Hour
-
 func checkCertificate(_ context.Context, p *subject) []Finding {
 	files := p.config.Server.TLS
 	if files.Cert == "" {
@@ -478,18 +458,15 @@ func checkCertificate(_ context.Context, p *subject) []Finding {
 		return []Finding{fail("set server.tls.cert and server.tls.key to a certificate chain and its key, in PEM", "%s",
 			err)}
 	}
-	const renew = "renew the certificate, then: systemctl reload attestd"
 	leaf, now := pair.Leaf, time.Now()
-	switch {
-	case now.After(leaf.NotAfter):
-		return []Finding{fail(renew, "expired %s", text.Time(leaf.NotAfter))}
-	case now.Before(leaf.NotBefore):
+	if now.Before(leaf.NotBefore) {
 		return []Finding{fail("wait, or correct the clock", "not valid before %s", text.Time(leaf.NotBefore))}
-	case leaf.NotAfter.Sub(now) < certificateWarning:
-		return []Finding{warn(renew, "expires %s, in %d days", text.Time(leaf.NotAfter),
-			int(leaf.NotAfter.Sub(now).Hours()/24))}
 	}
-	return []Finding{ok("for %s, until %s", names(leaf), text.Time(leaf.NotAfter))}
+	found := health.Certificate(leaf.NotAfter, now)
+	if found.State == OK {
+		found.Detail = fmt.Sprintf("for %s, until %s", names(leaf), text.Time(leaf.NotAfter))
+	}
+	return []Finding{found}
 }
 
 // names lists the host names and addresses of a certificate.

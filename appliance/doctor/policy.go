@@ -3,11 +3,11 @@ package doctor
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/health"
 	"github.com/attestd/attestd/appliance/stop"
 )
 
@@ -20,19 +20,7 @@ func checkStop(ctx context.Context, p *subject) []Finding {
 		}
 		return []Finding{fail("correct the file, or remove it to attest", "%s", err)}
 	}
-	var findings []Finding
-	if pause := state.Paused; pause != nil {
-		findings = append(findings, warn("once the reason no longer applies: attestd resume",
-			"attesting is paused by %s since %s: %s", pause.By, pause.Time.Format(time.RFC3339), pause.Reason))
-	}
-	if halt := state.Halted; halt != nil {
-		findings = append(findings, fail("find the cause: attestd chain status; once it is resolved: attestd resume",
-			"attesting is halted since %s: %s", halt.Time.Format(time.RFC3339), halt.Reason))
-	}
-	if len(findings) == 0 {
-		findings = []Finding{ok("attesting is neither paused nor halted")}
-	}
-	return findings
+	return health.Stop(state)
 }
 
 func stopped(ctx context.Context, p *subject) (stop.State, error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/health"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/store/replica"
@@ -22,6 +23,9 @@ const staleReplica = 24 * time.Hour
 func checkReplica(ctx context.Context, p *subject) []Finding {
 	if !p.config.HasReplica() {
 		return nil
+	}
+	if faults := health.Faults(p.told("replica")); len(faults) > 0 {
+		return append(faults, p.setAside()...)
 	}
 	return append([]Finding{p.judgeReplica(ctx)}, p.setAside()...)
 }

@@ -110,6 +110,8 @@ type Status struct {
 	Quorum    string        `json:"quorum,omitempty"` // the required cosignatures
 	Newest    *Witnessed    `json:"newest,omitempty"`
 	Witnesses []WitnessNews `json:"witnesses,omitempty"` // witnesses with a URL
+
+	Interval time.Duration `json:"-"` // Options.Interval
 }
 
 // Witnessed is the newest checkpoint with a quorum.
@@ -138,7 +140,8 @@ func (g *Gatherer) Status() Status {
 	if g.policy == nil {
 		return Status{}
 	}
-	s := Status{Policy: true, Names: len(g.policy.Logs) == 0 || g.policy.HasLog(g.opts.Log), Quorum: g.policy.Quorum()}
+	s := Status{Policy: true, Interval: g.opts.Interval,
+		Names: len(g.policy.Logs) == 0 || g.policy.HasLog(g.opts.Log), Quorum: g.policy.Quorum()}
 	if g.newest != nil {
 		s.Newest = &Witnessed{g.newest.Tree.N, g.newest.Time, g.newest.By}
 		if s.Newest.Time.IsZero() && len(s.Newest.By) > 0 {

@@ -50,5 +50,12 @@ export default async function overview() {
     await page.context().close()
   })
 
+  await step("graphs tell their newest value without a pointer", async () => {
+    const page = await signIn("viewer")
+    await attest()
+    await page.locator("#latency .u-legend", { hasText: /median\s*\d+\.\d ms/ }).waitFor()
+    await page.context().close()
+  })
+
   await step("the overview's looks", () => looks("/", "overview", "operator", page => page.locator("#attestations canvas").waitFor()))
 }

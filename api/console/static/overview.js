@@ -12,29 +12,44 @@ const style = name => getComputedStyle(document.documentElement).getPropertyValu
 /** What a graph draws: names of columns with what they are called, and how a value is written. */
 const kinds = {
   attestations: { series: [["attestations", "attestations"]], unit: "/s", digits: 0 },
-  latency: { series: [["p50", "p50"], ["p99", "p99"]], unit: " ms", digits: 1 },
+  latency: { series: [["p50", "median"], ["p99", "p99"]], unit: " ms", digits: 1, log: true },
   errors: { series: [["errors", "errors"]], unit: "/s", digits: 0, color: "--bad" },
 }
 
+/** The ends of the y axis. A logarithmic one still shows an ordinary hour beside an outage. */
+const linear = (_, min, max) => [0, Math.max(max * 1.1, 1)]
+const decades = (_, min, max) => min > 0 ? [10 ** Math.floor(Math.log10(min)), 10 ** Math.ceil(Math.log10(max * 1.01))] : [1, 1000]
+
+/** The points without a neighbour: a line does not show them. */
+const alone = (graph, series) => {
+  const values = graph.data[series]
+  return [...values.keys()].filter(n => values[n] != null && values[n - 1] == null && values[n + 1] == null)
+}
+
+const latest = values => values.findLast(value => value != null)
+
 function draw(id) {
-  const { series, unit, digits, color } = kinds[id]
+  const { series, unit, digits, color, log } = kinds[id]
   const place = document.getElementById(id)
   place.replaceChildren()
   const axis = { stroke: style("--quiet"), grid: { stroke: style("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" }
   const clock = seconds => new Date(seconds * 1000).toISOString()
   const graph = new Graph({
-    width: place.clientWidth, height: 150, legend: { live: true }, cursor: { y: false, drag: { x: false, y: false } }, padding: [8, 8, 0, 0],
-    scales: { x: { range: (_, min, max) => [Math.min(min, max - window15), max] }, y: { range: (_, min, max) => [0, Math.max(max * 1.1, 1)] } },
+    width: place.clientWidth, height: 150, legend: { live: true }, cursor: { y: false, drag: { x: false, y: false } }, padding: [8, 24, 0, 0],
+    scales: { x: { range: (_, min, max) => [Math.min(min, max - window15), max] }, y: { distr: log ? 3 : 1, range: log ? decades : linear } },
     axes: [
       { ...axis, space: 70, values: (_, ticks) => ticks.map(tick => clock(tick).slice(11, 16)) },
-      { ...axis, size: 44, space: 36 },
+      { ...axis, size: (_, values) => Math.max(44, 16 + 8 * Math.max(0, ...(values ?? []).map(value => `${value ?? ""}`.length))), space: log ? 18 : 36 },
     ],
     series: [
-      { label: "at", value: (_, at) => (at === null ? "–" : clock(at).slice(11, 19) + "Z") },
+      { label: "at", value: (graph, at) => { const time = at ?? latest(graph.data[0]); return time == null ? "–" : clock(time).slice(11, 19) + "Z" } },
       ...series.map(([, label], n) => ({
-        label, width: 1.5, points: { show: false }, spanGaps: false, dash: n ? [4, 3] : undefined,
+        label, width: 1.5, points: { show: true, size: 4, filter: alone }, spanGaps: false, dash: n ? [4, 3] : undefined,
         stroke: style(color ?? (n ? "--ink" : "--accent")),
-        value: (_, value) => (value == null ? "–" : value.toFixed(digits) + unit),
+        value: (graph, value, n, at) => {
+          const shown = at == null ? latest(graph.data[n]) : value
+          return shown == null ? "none" : shown.toFixed(digits) + unit
+        },
       })),
     ],
   }, data(id), place)
@@ -63,7 +78,12 @@ function redraw() {
 const milliseconds = seconds => (seconds === null ? undefined : seconds * 1000)
 
 function add(sample) {
-  columns.time.push(Math.round(Date.parse(sample.time) / 1000))
+  const time = Math.round(Date.parse(sample.time) / 1000)
+  if (time - columns.time.at(-1) > 2) { // nothing was measured in between
+    for (const column of Object.values(columns)) column.push(undefined)
+    columns.time[columns.time.length - 1] = time - 1
+  }
+  columns.time.push(time)
   columns.attestations.push(sample.attestations)
   columns.p50.push(milliseconds(sample.p50Seconds))
   columns.p99.push(milliseconds(sample.p99Seconds))

@@ -3,12 +3,11 @@ package main
 import (
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/health"
 	"github.com/attestd/attestd/appliance/text"
 )
 
@@ -30,10 +29,19 @@ func (g glance) write(w io.Writer, now time.Time) {
 		return
 	}
 	fields(w, statusRows(*g.status, now))
-	for _, part := range slices.Sorted(maps.Keys(g.status.Failing)) {
-		if part != "hsm" && part != "journal" && part != "stop" { // the first line covers these
-			paragraph(w, part+": "+text.OneLine(g.status.Failing[part]))
+	writeFaults(w, *g.status)
+}
+
+// writeFaults writes the checks that are not well, the failures first, each with its remedy.
+func writeFaults(w io.Writer, s wire.Status) {
+	for _, f := range health.Faults(s.Checks) {
+		why := s.Failing[f.Check]
+		if (f.Check == "hsm" || f.Check == "journal" || f.Check == "stop") && why != "" {
+			continue // the first line says it
 		}
+		fmt.Fprintln(w)
+		paragraph(w, fmt.Sprintf("%s  %s: %s", f.State, f.Check, text.OneLine(f.Detail)))
+		paragraph(w, "→ "+f.Remedy)
 	}
 }
 

@@ -1,4 +1,4 @@
-package doctor
+package health
 
 import (
 	"strings"
@@ -41,13 +41,13 @@ func TestWhatIsSaidOfWitnesses(t *testing.T) {
 			"fail w3 (https://w3.example) contradicts the journal since 2026-11-22"}},
 		"a policy of another log": {witness.Status{Policy: true, Newest: cosigned(0)}, time.Minute,
 			[]string{"ok ", "warn the policy names other logs"}},
-		"a daemon of before": {witness.Status{}, time.Minute,
-			[]string{"warn the daemon runs without journal.witnesses"}},
+		"no policy": {witness.Status{}, time.Minute, nil},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			found := judgeWitnesses(test.status, test.interval, now)
+			test.status.Interval = test.interval
+			found := Witnesses(test.status, now)
 			if len(found) != len(test.want) {
 				t.Fatalf("%+v", found)
 			}
