@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/google/uuid"
@@ -19,6 +20,7 @@ import (
 func attestationsPage() page {
 	return page{name: "attestations", path: "/attestations", title: "Attestations", least: Viewer, routes: []route{
 		{"GET /attestations", Viewer, showAttestations},
+		{"GET /attestations.csv", Viewer, downloadAttestations},
 		{"GET /attestations/tail", Viewer, followAttestations},
 		{"GET /attestations/{id}", Viewer, showAttestation},
 		{"GET /attestations/{id}/proof", Viewer, downloadProof},
@@ -98,31 +100,26 @@ func rowsOf(entries []journal.Entry, keys map[string]string, secret bool) []atte
 	return rows
 }
 
-// find returns the attestations that match the search.
-func (s search) find(ctx context.Context, v *visit) (journal.Found, error) {
-	if s.beneficiary != nil {
-		return journal.Search(ctx, v.Admin.Records, s.query, *s.beneficiary, searchedAttestations)
-	}
-	entries, err := v.Admin.Records(ctx, s.query)
-	found := journal.Found{Entries: entries}
-	if len(entries) == s.query.Limit {
-		found.Before = entries[len(entries)-1].Index
-	}
-	return found, err
-}
-
 // at returns the URL that continues the search below an index.
 func (s search) at(before int64) string {
-	q := url.Values{}
+	q := s.values()
 	if before > 0 {
 		q.Set("before", strconv.FormatInt(before, 10))
 	}
-	for name, value := range map[string]string{"q": s.Q, "as": s.As, "from": s.From, "until": s.Until} {
+	return "/attestations?" + q.Encode()
+}
+
+// CSV returns the URL of the search's result as a file.
+func (s search) CSV() string { return "/attestations.csv?" + s.values().Encode() }
+
+func (s search) values() url.Values {
+	q := url.Values{}
+	for name, value := range map[string]string{"q": s.Q, "from": s.From, "until": s.Until} {
 		if value != "" {
 			q.Set(name, value)
 		}
 	}
-	return "/attestations?" + q.Encode()
+	return q
 }
 
 // tailed is one update of a live page.
@@ -133,26 +130,40 @@ type tailed struct {
 
 // followAttestations streams new attestations as table rows, rendered by the page's own template.
 func followAttestations(w http.ResponseWriter, v *visit) error {
-	after, err := strconv.ParseInt(v.FormValue("after"), 10, 64)
-	if err != nil || after < -1 {
-		return badRequest("after must be an index")
-	}
 	keys, err := keyNames(v)
 	if err != nil {
 		return err
 	}
+	return v.followEntries(w, journal.Query{AttestationsOnly: true, Limit: listedAttestations},
+		func(entries []journal.Entry) any { return rowsOf(entries, keys, !v.IsAuditor()) })
+}
+
+// followEntries streams the new entries of a query, which must be limited, as the page's template "rows". rowsOf returns
+// the template's data. The query parameter after is the index of the newest entry that the page shows.
+func (v *visit) followEntries(w http.ResponseWriter, q journal.Query,
+	rowsOf func([]journal.Entry) any) error {
+	after, err := strconv.ParseInt(v.FormValue("after"), 10, 64)
+	if err != nil || after < -1 {
+		return badRequest("after must be an index")
+	}
 	return v.stream(w, func(ctx context.Context, send func(event string, data any) error) error {
 		look := func() error {
-			entries, err := v.Admin.Records(ctx,
-				journal.Query{AttestationsOnly: true, Limit: listedAttestations})
+			entries, err := v.Admin.Records(ctx, q)
 			if err != nil {
 				return err
 			}
-			told, newest, err := v.tail(entries, keys, after)
-			if err != nil || newest == after {
+			told := tailed{}
+			fresh, full := since(entries, after), len(entries) == q.Limit
+			if len(fresh) == 0 {
+				return nil
+			}
+			if full && len(fresh) == len(entries) {
+				told.Left = fresh[len(fresh)-1].Index - after - 1 // including other entries among them
+			}
+			if told.HTML, err = v.console.looks.part(v.page.name, "rows", rowsOf(fresh)); err != nil {
 				return err
 			}
-			after = newest
+			after = fresh[0].Index
 			return send("rows", told)
 		}
 		if err := look(); err != nil {
@@ -160,7 +171,7 @@ func followAttestations(w http.ResponseWriter, v *visit) error {
 		}
 		seconds := 0
 		return v.Admin.Activity(ctx, 0, true, func(s wire.Sample) error {
-			if seconds++; s.Attestations == 0 && seconds%tailOthers != 0 {
+			if seconds++; (s.Attestations == 0 || q.EventsOnly) && seconds%tailOthers != 0 {
 				return nil
 			}
 			return look()
@@ -168,25 +179,12 @@ func followAttestations(w http.ResponseWriter, v *visit) error {
 	})
 }
 
-// tail returns the update for the entries with an index above after. The entries are newest first.
-func (v *visit) tail(entries []journal.Entry, keys map[string]string,
-	after int64) (told tailed, newest int64, err error) {
-	newest = after
-	for i, e := range entries {
-		if e.Index <= after {
-			entries = entries[:i]
-			break
-		}
+// since returns the entries with an index above after. The entries are newest first.
+func since(entries []journal.Entry, after int64) []journal.Entry {
+	if i := slices.IndexFunc(entries, func(e journal.Entry) bool { return e.Index <= after }); i >= 0 {
+		return entries[:i]
 	}
-	if len(entries) == 0 {
-		return told, newest, nil
-	}
-	newest = entries[0].Index
-	if len(entries) == listedAttestations {
-		told.Left = entries[len(entries)-1].Index - after - 1 // including events among them
-	}
-	told.HTML, err = v.console.looks.part(v.page.name, "rows", rowsOf(entries, keys, !v.IsAuditor()))
-	return told, newest, err
+	return entries
 }
 
 // badRequest is an error that explains to the client why its request is invalid.

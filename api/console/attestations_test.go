@@ -63,7 +63,7 @@ func TestAttestationsAreFoundByWhatOneKnowsOfThem(t *testing.T) {
 		"hash":                {"q": {a.Hash.String()}},
 		"unspendable address": {"q": {pair.UnspendableAddress.String()}},
 		"in lower case":       {"q": {strings.ToLower(pair.UnspendableAddress.String())}},
-		"beneficiary":         {"q": {pair.Beneficiary.String()}, "as": {"beneficiary"}},
+		"beneficiary":         {"q": {pair.Beneficiary.String()}},
 	} {
 		status, _, body := b.get("/attestations?" + q.Encode())
 		if status != http.StatusOK || !strings.Contains(body, a.ID.String()) ||
@@ -188,8 +188,7 @@ func TestAViewerSeesNoAddresses(t *testing.T) {
 	if status, _, _ := b.get("/attestations/" + a.ID.String() + "/proof?record"); status != http.StatusForbidden {
 		t.Errorf("the proof with the record: %d", status)
 	}
-	for _, query := range []string{pair.Beneficiary.String(), pair.Beneficiary.String() + "&as=unspendable",
-		pair.Beneficiary.String() + "&as=beneficiary", a.Hash.String()} {
+	for _, query := range []string{pair.Beneficiary.String(), pair.UnspendableAddress.String(), a.Hash.String()} {
 		status, _, body := b.get("/attestations?q=" + query)
 		if status != http.StatusOK || strings.Contains(body, a.ID.String()) ||
 			!strings.Contains(body, "does not allow a search by address or hash") {

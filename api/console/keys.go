@@ -3,8 +3,11 @@ package console
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +20,7 @@ import (
 func keysPage() page {
 	return page{name: "keys", path: "/keys", title: "Keys", least: Viewer, routes: []route{
 		{"GET /keys", Viewer, showKeys},
+		{"GET /keys.csv", Viewer, downloadKeys},
 		{"POST /keys", Operator, createKey},
 		{"POST /keys/{id}/revoke", Operator, revokeKey},
 	}}
@@ -24,9 +28,13 @@ func keysPage() page {
 
 // keysView holds all API keys, and the result of the last action.
 type keysView struct {
-	Keys   []keyRow
+	Keys   []keyRow // one page of the keys that Filter selects
+	Filter keyFilter
+	Found  int    // number of selected keys
+	Next   string // URL of the next page; empty on the last
 	Scopes []appliance.Scope
 	Form   keyForm
+	Like   string // name of the key whose settings Form has; empty for a new client
 	Wrong  string // why the form was refused
 	Made   string // name of the new API key
 	Token  string // token of the new API key; shown only this once
@@ -49,11 +57,35 @@ type keyForm struct {
 }
 
 func emptyKeyForm() keyForm {
-	return keyForm{Rate: appliance.Rate{}.String(), Scopes: []string{string(appliance.ScopeAttest)}}
+	return keyForm{Rate: appliance.Rate{}.String(), Scopes: defaultScopes()}
+}
+
+// defaultScopes are the scopes of a key that is created without any, as by the command.
+func defaultScopes() []string {
+	return []string{string(appliance.ScopeAttest), string(appliance.ScopeGraphQL)}
 }
 
 func showKeys(w http.ResponseWriter, v *visit) error {
 	return v.showKeys(w, keysView{Form: emptyKeyForm()})
+}
+
+// formLike returns a form for a successor of a key, with the same settings.
+func formLike(k appliance.APIKey) keyForm {
+	f := keyForm{Name: successor(k.Name), Rate: k.Rate.String(), AllowFrom: spaced(k.AllowFrom), Attestor: k.Attestor}
+	for _, scope := range k.Scopes {
+		f.Scopes = append(f.Scopes, string(scope))
+	}
+	return f
+}
+
+// successor returns the name for the next key of a client: payments-2 after payments. Names are unique.
+func successor(name string) string {
+	if i := strings.LastIndexByte(name, '-'); i > 0 {
+		if n, err := strconv.Atoi(name[i+1:]); err == nil {
+			return name[:i+1] + strconv.Itoa(n+1)
+		}
+	}
+	return name + "-2"
 }
 
 // showKeys shows the page with the current keys.
@@ -66,9 +98,113 @@ func (v *visit) showKeys(w http.ResponseWriter, data keysView) error {
 	if err != nil {
 		return err
 	}
-	data.Keys, data.Scopes, data.Writes = keyRows(keys, use, v.console.now()), appliance.Scopes, v.IsOperator()
+	data.Filter = readKeyFilter(v.URL.Query())
+	rows := data.Filter.rows(keys, use, v.console.now())
+	data.Found, data.Keys = len(rows), rows[min(data.Filter.From, len(rows)):]
+	if len(data.Keys) > listedKeys {
+		data.Keys, data.Next = data.Keys[:listedKeys], data.Filter.at("/keys", data.Filter.From+listedKeys)
+	}
+	data.Scopes, data.Writes = appliance.Scopes, v.IsOperator()
+	for _, k := range keys {
+		if v.URL.Query().Get("like") == k.ID && v.Method == http.MethodGet {
+			data.Form, data.Like = formLike(k), k.Name
+		}
+	}
 	return v.show(w, data)
 }
+
+// States are the values of Filter.State.
+func (keysView) States() []string { return []string{"active", "ended"} }
+
+// listedKeys is the number of keys per page.
+const listedKeys = 50
+
+// keyFilter selects and sorts API keys.
+type keyFilter struct {
+	Q     string // a part of the name or of the id
+	State string // active or ended; empty for all
+	Sort  string // name, used or use; empty for the newest first, with the keys that have ended last
+	From  int    // number of selected keys on the pages before
+}
+
+func readKeyFilter(form url.Values) keyFilter {
+	from, err := strconv.Atoi(form.Get("from"))
+	if err != nil {
+		from = 0
+	}
+	return keyFilter{Q: strings.TrimSpace(form.Get("q")), State: form.Get("state"), Sort: form.Get("sort"),
+		From: max(0, from)}
+}
+
+// at returns the URL of a path with this filter, from the key at a position on.
+func (f keyFilter) at(path string, from int) string {
+	q := url.Values{}
+	for name, value := range map[string]string{"q": f.Q, "state": f.State, "sort": f.Sort} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	if from > 0 {
+		q.Set("from", strconv.Itoa(from))
+	}
+	return path + "?" + q.Encode()
+}
+
+// CSV returns the URL of the selected keys as a file.
+func (f keyFilter) CSV() string { return f.at("/keys.csv", 0) }
+
+// Set reports whether the filter leaves out keys.
+func (f keyFilter) Set() bool { return f.Q != "" || f.State != "" }
+
+// rows returns the selected keys in order.
+func (f keyFilter) rows(keys []appliance.APIKey, use wire.KeyUse, now time.Time) []keyRow {
+	rows := slices.DeleteFunc(keyRows(keys, use, now), func(k keyRow) bool {
+		q := strings.ToLower(f.Q)
+		ended := k.State != appliance.KeyActive
+		return !strings.Contains(strings.ToLower(k.Name), q) && !strings.Contains(k.ID, q) ||
+			f.State == "active" && ended || f.State == "ended" && !ended
+	})
+	slices.SortStableFunc(rows, func(a, b keyRow) int {
+		switch f.Sort {
+		case "name":
+			return cmp.Compare(strings.ToLower(a.Name), strings.ToLower(b.Name))
+		case "used":
+			return b.LastUsed.Compare(a.LastUsed)
+		case "use":
+			return cmp.Compare(b.Day, a.Day)
+		}
+		return 0
+	})
+	return rows
+}
+
+// downloadKeys answers with the selected keys, without their secrets.
+func downloadKeys(w http.ResponseWriter, v *visit) error {
+	keys, err := v.Admin.ListKeys(v.Context())
+	if err != nil {
+		return err
+	}
+	use, err := v.Admin.KeyUse(v.Context())
+	if err != nil {
+		return err
+	}
+	when := func(t time.Time) string {
+		if t.IsZero() {
+			return ""
+		}
+		return t.UTC().Format(time.RFC3339)
+	}
+	file := newCSV(w, v, "keys", "id", "name", "state", "scopes", "rate", "allow_from", "attestor", "created", "expires",
+		"revoked", "last_used", "attestations_past_day")
+	for _, k := range readKeyFilter(v.URL.Query()).rows(keys, use, v.console.now()) {
+		file.add(k.ID, k.Name, string(k.State), spaced(k.Scopes), k.Rate.String(), spaced(k.AllowFrom), k.Attestor,
+			when(k.Created), when(k.Expires), when(k.Revoked), when(k.LastUsed), strconv.Itoa(k.Day))
+	}
+	return file.end(nil)
+}
+
+// spaced joins values with spaces.
+func spaced[T any](values []T) string { return strings.Trim(fmt.Sprint(values), "[]") }
 
 // keyRows puts active keys first, and newer keys before older ones.
 func keyRows(keys []appliance.APIKey, use wire.KeyUse, now time.Time) []keyRow {

@@ -180,7 +180,7 @@ func TestOnlyOperatorsMakeAndRevokeKeys(t *testing.T) {
 	for _, role := range []string{"viewer", "auditor"} {
 		b := r.signedIn(t, role)
 		status, _, body := b.get("/keys")
-		if status != http.StatusOK || !strings.Contains(body, key.ID) || strings.Contains(body, `action="/keys`) {
+		if status != http.StatusOK || !strings.Contains(body, key.ID) || strings.Contains(body, `method="post" action="/keys`) {
 			t.Errorf("what a %s sees: %d %s", role, status, body)
 		}
 		if status, _, _ := b.post("/keys", newKeyForm("by a "+role)); status != http.StatusForbidden {

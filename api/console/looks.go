@@ -79,15 +79,17 @@ func newLooks(pages []page) (looks, error) {
 
 func (l looks) funcs() template.FuncMap {
 	return template.FuncMap{
-		"file":    func(name string) string { return "/static/" + l.version + "/" + name },
-		"hasFile": func(name string) bool { return l.files[name] != nil },
-		"time":    text.Time,
-		"span":    span,
-		"grouped": grouped,
-		"sized":   sized,
-		"count":   count,
-		"ago":     func(now, t time.Time) string { return span(now.Sub(t)) + " ago" },
-		"lag":     text.Lag,
+		"file":       func(name string) string { return "/static/" + l.version + "/" + name },
+		"hasFile":    func(name string) bool { return l.files[name] != nil },
+		"time":       text.Time,
+		"span":       span,
+		"grouped":    grouped,
+		"sized":      sized,
+		"count":      count,
+		"eventTitle": eventTitle,
+		"counted":    func(n int) string { return counted(int64(n), "key") },
+		"ago":        func(now, t time.Time) string { return span(now.Sub(t)) + " ago" },
+		"lag":        text.Lag,
 		"backfill": func(f follower.Status) uint64 {
 			all := text.Rows(f)
 			return min(100, 100*all.Here/max(1, all.Upstream))

@@ -34,7 +34,7 @@ type route struct {
 
 // pages returns all pages, in the order of the navigation.
 func pages(withQuorum bool) []page {
-	all := []page{overviewPage(), attestationsPage(), keysPage(), approvalsPage()}
+	all := []page{overviewPage(), attestationsPage(), activityPage(), keysPage(), approvalsPage()}
 	if withQuorum {
 		all = append(all, quorumPage())
 	}

@@ -1,7 +1,10 @@
 package console
 
 import (
+	"cmp"
+	"context"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,30 +18,17 @@ import (
 // search is a search of the journal, as entered and as parsed.
 type search struct {
 	Q           string // an attestation's id, an API key's id or name, an address or a hash
-	As          string // the meaning of an address: asUnspendable or asBeneficiary; empty if Q is not an address
 	From, Until string // times, UTC
 	Wrong       string // error text for the user
 
-	query       journal.Query
-	id          uuid.UUID
-	beneficiary *appliance.Address
+	query   journal.Query
+	id      uuid.UUID
+	address *appliance.Address // of the unspendable address or the beneficiary; nil for any
 }
-
-// Meanings of an address in a search.
-const (
-	asUnspendable = "unspendable"
-	asBeneficiary = "beneficiary"
-)
 
 // isEmpty reports whether the search has no criteria. The newest attestations are then listed.
 func (s search) isEmpty() bool {
 	return s.Q == "" && s.From == "" && s.Until == "" && s.query.Before == 0
-}
-
-// Other returns the URL that searches the same address with its other meaning.
-func (s search) Other() string {
-	s.As = map[string]string{asUnspendable: asBeneficiary, asBeneficiary: asUnspendable}[s.As]
-	return s.at(0)
 }
 
 // readSearch reads a form. keys are the names of API keys by id. Only users who may see addresses may search by address
@@ -60,6 +50,9 @@ func readSearch(form url.Values, keys map[string]string, addresses bool) (s sear
 			s.Wrong = t.text + " is not a time such as 2026-01-31T09:00."
 		}
 	}
+	if !s.query.From.IsZero() && !s.query.Until.IsZero() && !s.query.From.Before(s.query.Until) {
+		s.Wrong = "From must be before Until."
+	}
 	if text := form.Get("before"); text != "" {
 		before, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || before < 0 {
@@ -68,7 +61,7 @@ func readSearch(form url.Values, keys map[string]string, addresses bool) (s sear
 		s.query.Before = before
 	}
 	if s.Q != "" {
-		s.readQ(form.Get("as"), keys, addresses)
+		s.readQ(keys, addresses)
 	}
 	return s
 }
@@ -88,7 +81,7 @@ const (
 	hashLen    = 2 + 64
 )
 
-func (s *search) readQ(as string, keys map[string]string, addresses bool) {
+func (s *search) readQ(keys map[string]string, addresses bool) {
 	if id, err := uuid.Parse(s.Q); err == nil {
 		s.id = id
 		return
@@ -106,7 +99,7 @@ func (s *search) readQ(as string, keys map[string]string, addresses bool) {
 			s.Wrong = "A hash must be 0x and 64 hex digits."
 		}
 	case len(s.Q) == addressLen:
-		s.readAddress(as)
+		s.readAddress()
 	default:
 		s.Wrong = "Enter an attestation id, an API key id or name, an address or a hash."
 	}
@@ -128,15 +121,53 @@ func (s *search) readKey(keys map[string]string) bool {
 	return s.query.KeyID != ""
 }
 
-func (s *search) readAddress(as string) {
+func (s *search) readAddress() {
 	address, err := appliance.ParseAddress(s.Q)
 	if err != nil {
 		s.Wrong = "The address " + err.Error() + "."
 		return
 	}
-	if s.As = as; s.As == asBeneficiary {
-		s.beneficiary = &address
-		return
+	s.address = &address
+}
+
+// find returns the attestations that match the search.
+func (s search) find(ctx context.Context, v *visit) (journal.Found, error) {
+	if s.address == nil {
+		return s.list(ctx, v)
 	}
-	s.As, s.query.Unspendable = asUnspendable, &address
+	received, err := journal.Search(ctx, v.Admin.Records, s.query, *s.address, searchedAttestations)
+	if err != nil {
+		return received, err
+	}
+	s.query.Unspendable = s.address
+	sent, err := s.list(ctx, v)
+	return join(sent, received, s.query.Size()), err
+}
+
+// list returns the attestations that an index finds.
+func (s search) list(ctx context.Context, v *visit) (journal.Found, error) {
+	entries, err := v.Admin.Records(ctx, s.query)
+	found := journal.Found{Entries: entries}
+	if len(entries) == s.query.Size() {
+		found.Before = entries[len(entries)-1].Index
+	}
+	return found, err
+}
+
+// join returns the newest entries of two searches, each once. It leaves out the entries that only one search has come
+// to; the next search finds them.
+func join(a, b journal.Found, most int) journal.Found {
+	all := journal.Found{Before: max(a.Before, b.Before)}
+	for _, e := range slices.Concat(a.Entries, b.Entries) {
+		if e.Index >= all.Before {
+			all.Entries = append(all.Entries, e)
+		}
+	}
+	slices.SortFunc(all.Entries, func(x, y journal.Entry) int { return cmp.Compare(y.Index, x.Index) })
+	all.Entries = slices.CompactFunc(all.Entries, func(x, y journal.Entry) bool { return x.Index == y.Index })
+	if len(all.Entries) > most {
+		all.Entries = all.Entries[:most]
+		all.Before = all.Entries[most-1].Index
+	}
+	return all
 }

@@ -25,6 +25,17 @@ document.addEventListener("submit", event => {
 })
 addEventListener("pageshow", () => sent.clear())
 
-// Where the navigation is wider than the screen, shows which page this is.
-const here = document.querySelector("nav [aria-current]")
-here?.closest("nav").scrollTo({ left: here.offsetLeft - here.closest("nav").clientWidth / 2 })
+// Keeps what was entered while the user has to sign in again. The page that comes back has the form filled in.
+for (const form of document.querySelectorAll("form[data-keep]")) {
+  const name = `kept ${form.action}`
+  const kept = JSON.parse(sessionStorage.getItem(name) ?? "null")
+  sessionStorage.removeItem(name)
+  if (kept && !document.getElementById("made")) {
+    for (const field of form.elements) {
+      const values = kept.filter(([name]) => name === field.name).map(([, value]) => value)
+      if (field.type === "checkbox") field.checked = values.includes(field.value)
+      else if (field.name && values.length) field.value = values[0]
+    }
+  }
+  form.addEventListener("submit", () => sessionStorage.setItem(name, JSON.stringify([...new FormData(form)])))
+}
