@@ -174,6 +174,9 @@ func eventRows(entries []journal.Entry, keys map[string]string) (rows []eventRow
 		}
 		row := eventRow{Entry: e, Title: eventTitle(e.Event.Kind)}
 		for _, name := range slices.Sorted(maps.Keys(e.Event.Details)) {
+			if name == "secretHash" { // only the proof's page has a use for it
+				continue
+			}
 			value := e.Event.Details[name]
 			if known := keys[value]; known != "" && name == "keyId" {
 				value = known + " (" + value + ")"

@@ -26,6 +26,8 @@ const alone = (graph, series) => {
   return [...values.keys()].filter(n => values[n] != null && values[n - 1] == null && values[n + 1] == null)
 }
 
+const wholeDecades = (_, ticks) => ticks.map(tick => Number.isInteger(Math.log10(tick)) ? tick : null)
+
 const latest = values => values.findLast(value => value != null)
 
 function draw(id) {
@@ -39,7 +41,7 @@ function draw(id) {
     scales: { x: { range: (_, min, max) => [Math.min(min, max - window15), max] }, y: { distr: log ? 3 : 1, range: log ? decades : linear } },
     axes: [
       { ...axis, space: 70, values: (_, ticks) => ticks.map(tick => clock(tick).slice(11, 16)) },
-      { ...axis, size: (_, values) => Math.max(44, 16 + 8 * Math.max(0, ...(values ?? []).map(value => `${value ?? ""}`.length))), space: log ? 18 : 36 },
+      { ...axis, ...(log && { grid: { ...axis.grid, filter: wholeDecades } }), size: (_, values) => Math.max(44, 16 + 8 * Math.max(0, ...(values ?? []).map(value => `${value ?? ""}`.length))), space: log ? 18 : 36 },
     ],
     series: [
       { label: "at", value: (graph, at) => { const time = at ?? latest(graph.data[0]); return time == null ? "–" : clock(time).slice(11, 19) + "Z" } },
