@@ -57,9 +57,9 @@ type Commitment struct {
 	account, nodes []hexutil.Bytes // the account proof and the storage proof
 }
 
-// newProver returns a prover of a chain. It makes no request.
+// newProver returns a prover of an EVM chain. It makes no request.
 func newProver(c Chain, version string, now func() time.Time) (*Prover, error) {
-	nodes, err := chain.Dial(c.RPCs, version)
+	nodes, err := dial(c, version)
 	if err != nil {
 		return nil, fmt.Errorf("chain %s: %w", c.ID, err)
 	}
@@ -172,7 +172,7 @@ func (p *Prover) anchor(ctx context.Context) (*anchor, error) {
 func (p *Prover) agreedHeader(ctx context.Context, number uint64) (*types.Header, error) {
 	headers := make([]*types.Header, len(p.r.nodes))
 	results := p.r.each(func(s *source) (result, error) {
-		header, err := s.node.Header(ctx, number)
+		header, err := s.node.(evmNode).Header(ctx, number)
 		headers[slices.Index(p.r.nodes, s)] = header
 		return result{}, err
 	})
@@ -220,7 +220,7 @@ func (p *Prover) ask(ctx context.Context, at *anchor, slots []common.Hash) ([]Co
 
 func (p *Prover) askOne(ctx context.Context, s *source, at *anchor, slots []common.Hash) ([]Commitment, error) {
 	var answer proofAnswer
-	if err := s.node.Proof(ctx, p.r.Core, slots, at.Number, &answer); err != nil {
+	if err := s.node.(evmNode).Proof(ctx, p.r.Core, slots, at.Number, &answer); err != nil {
 		return nil, err
 	}
 	root, err := proveStorage(at.header.Root, p.r.Core, answer.Account)
@@ -244,7 +244,7 @@ func (p *Prover) askOne(ctx context.Context, s *source, at *anchor, slots []comm
 
 // Verifier checks packets against the chains that they were sent on. It is safe for concurrent use.
 type Verifier struct {
-	chains map[string]*Prover // by universal chain id
+	chains map[string]*Prover // by universal chain id; nil for CosmWasm chains, whose proofs are not supported
 
 	mu     sync.Mutex
 	failed map[string]string // why chains cannot be read, by universal chain id; guarded by mu
@@ -255,6 +255,10 @@ type Verifier struct {
 func NewVerifier(chains []Chain, version string) (*Verifier, error) {
 	v := &Verifier{chains: make(map[string]*Prover), failed: make(map[string]string)}
 	for _, c := range chains {
+		if c.isCosmWasm() {
+			v.chains[c.ID] = nil
+			continue
+		}
 		p, err := newProver(c, version, time.Now)
 		if err != nil {
 			return nil, err
@@ -291,7 +295,7 @@ func (v *Verifier) Check(ctx context.Context, packets []index.Row) []error {
 	for i, row := range packets {
 		id, _ := row.Text(index.PacketSourceChainColumn)
 		if v.chains[id] == nil {
-			results[i] = contradicted("its chain %.80q is not in indexer.chains, so it cannot be checked", id)
+			results[i] = contradicted("its chain %.80q is not an EVM chain of indexer.chains, so it cannot be checked", id)
 			continue
 		}
 		of[id] = append(of[id], i)
