@@ -44,7 +44,8 @@ func sentOn(t testing.TB, s *side, n int) (rows []index.Row) {
 // committedOn sends packets on a side, and stores their commitments.
 func committedOn(t testing.TB, s *side, n int) (all []*parcel) {
 	t.Helper()
-	var sends, commitments []chaintest.Emission
+	var sends []emission
+	var commitments []chaintest.Emission
 	for range n {
 		p := newParcel(s)
 		all, sends = append(all, p), append(sends, p.send())
@@ -53,8 +54,8 @@ func committedOn(t testing.TB, s *side, n int) (all []*parcel) {
 	const most = 60 // in one transaction
 	for first := 0; first < n; first += most {
 		last := min(first+most, n)
-		for i, l := range s.Emit(t, sends[first:last]...).Logs {
-			all[first+i].started(*l)
+		for i, l := range s.emit(t, sends[first:last]...) {
+			all[first+i].started(l)
 		}
 		s.Emit(t, commitments[first:last]...)
 	}
@@ -96,7 +97,7 @@ func TestEachProofTellsWhatTheChainKnows(t *testing.T) {
 		return func(p *index.Packet) { p.AckTimestamp, p.AckHeight = p.SendTimestamp, &height }
 	}
 	invented := newParcel(a)
-	invented.started(*a.Emit(t, invented.send()).Logs[0])
+	invented.started(a.emit(t, invented.send())[0])
 	for _, test := range []struct {
 		what      string
 		row       index.Row
@@ -118,7 +119,7 @@ func TestEachProofTellsWhatTheChainKnows(t *testing.T) {
 			"the core contract of ethereum.1002 does not know it", false},
 		{"on a chain that is not read", altered(t, rows[0], func(p *index.Packet) {
 			p.SourceUniversalChainID = "union.union-1"
-		}), `its chain "union.union-1" is not in indexer.chains`, false},
+		}), `its chain "union.union-1" is not an EVM chain of indexer.chains`, false},
 		{"too new", altered(t, rows[0], func(p *index.Packet) { p.SendHeight = new("99999") }),
 			"it was sent in block 99999, and block", true},
 		{"ended in the row only", altered(t, rows[0], end("1")), "it is neither acknowledged nor timed out", false},

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/attestd/attestd/api/graphql"
 	"github.com/attestd/attestd/api/upstream"
@@ -34,7 +33,7 @@ func forge(t testing.TB, s *side, n int) (all []*parcel) {
 	t.Helper()
 	for i := range n {
 		p := newParcel(s)
-		p.started(types.Log{BlockNumber: 1, BlockTimestamp: uint64(1_780_000_000 + i)})
+		p.started(place{block: 1, time: time.Unix(int64(1_780_000_000+i), 0).UTC()})
 		all = append(all, p)
 	}
 	return all
