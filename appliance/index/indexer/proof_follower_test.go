@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/attestd/attestd/api/graphql"
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance/chain/chaintest"
