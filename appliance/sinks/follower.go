@@ -35,13 +35,14 @@ type follower struct {
 	Sink
 	opts   Options
 	form   Form
+	tail   Tail
 	path   string // of the cursor
 	log    *slog.Logger
 	cancel context.CancelFunc
 	ctx    context.Context
 	ended  chan struct{}
 
-	at     cursor
+	at     Cursor
 	placed bool // at is a valid position in this log
 	most   int  // entries of the next batch; lower after a failure
 	retry  *backoff.ExponentialBackOff
@@ -53,10 +54,10 @@ type follower struct {
 }
 
 func newFollower(o Options, sink Sink) *follower {
-	name := journal.LogName(o.Verifier)
+	tail := Tail{Journal: o.Journal, Verifier: o.Verifier}
 	f := &follower{
-		Sink: sink, opts: o, path: CursorPath(o.Dir, sink.Name), log: o.Logger.With("sink", sink.Name),
-		form:  Form{Log: name, Version: o.Version, Redact: sink.Redact},
+		Sink: sink, opts: o, tail: tail, path: CursorPath(o.Dir, sink.Name), log: o.Logger.With("sink", sink.Name),
+		form:  Form{Log: tail.Log(), Version: o.Version, Redact: sink.Redact},
 		ended: make(chan struct{}), most: sink.Batch, retry: backoff.NewExponentialBackOff(),
 		status: Status{Name: sink.Name, To: sink.To.String()},
 	}
@@ -129,35 +130,30 @@ func (f *follower) step(ctx context.Context) (more bool, err error) {
 		return len(batch) > 1, err
 	}
 	f.most = min(2*f.most, f.Batch)
-	f.at = f.at.to(next)
+	f.at = f.at.To(next)
 	f.moved(size, uint64(len(batch)))
-	return f.at.left(size) > 0, f.at.write(f.path)
+	return f.at.Left(size) > 0, f.at.write(f.path)
 }
 
 // checkpointSize returns how many entries the newest checkpoint covers. Its first call also finds the sink's position.
 func (f *follower) checkpointSize(ctx context.Context) (size int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	signed, err := f.opts.Journal.Checkpoint(ctx)
-	if err != nil {
-		return 0, err
-	}
-	tree, err := journal.OpenCheckpoint(signed, f.opts.Verifier)
-	if err != nil {
+	if size, err = f.tail.Size(ctx); err != nil {
 		return 0, err
 	}
 	if !f.placed {
-		if err := f.findPosition(ctx, tree.N); err != nil {
+		if err := f.findPosition(ctx, size); err != nil {
 			return 0, err
 		}
 	}
-	if f.at.Next > tree.N {
+	if f.at.Next > size {
 		return 0,
 			fmt.Errorf("the journal has %d records, but the sink has %d: the journal lost records or was replaced",
-				tree.N, f.at.Next)
+				size, f.at.Next)
 	}
-	f.moved(tree.N, 0)
-	return tree.N, nil
+	f.moved(size, 0)
+	return size, nil
 }
 
 // findPosition finds the position at which the sink continues.
@@ -169,7 +165,7 @@ func (f *follower) findPosition(ctx context.Context, size int64) error {
 	switch {
 	case known && at.Log == f.form.Log:
 	case known:
-		carried, lost, continued, err := at.carry(ctx, f.opts.Journal, f.form.Log)
+		carried, lost, continued, err := f.tail.Carry(ctx, at)
 		if err != nil {
 			return err
 		}
@@ -183,7 +179,7 @@ func (f *follower) findPosition(ctx context.Context, size int64) error {
 			"before", at.Log, "log", f.form.Log)
 	}
 	if !known {
-		at = cursor{Log: f.form.Log}
+		at = Cursor{Log: f.form.Log}
 		if f.FromNow {
 			at.Next = size
 		}
@@ -199,30 +195,21 @@ func (f *follower) findPosition(ctx context.Context, size int64) error {
 func (f *follower) gather(ctx context.Context, size int64) (batch []Message, next int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	next, end, bytes := f.at.Next, size, 0
-	if f.at.Skip != nil {
-		end = min(end, f.at.Skip.From)
-	}
-	if next >= end {
-		return nil, next, nil
-	}
-	err = f.opts.Journal.Entries(ctx, next, func(e journal.Entry) error {
-		if len(batch) == f.most || e.Index >= end {
-			return errEnough
+	next, bytes := f.at.Next, 0
+	err = f.tail.Read(ctx, f.at, size, func(e appliance.Entry) error {
+		if len(batch) == f.most {
+			return ErrEnough
 		}
 		m, err := f.message(e)
 		if err != nil {
 			return err
 		}
 		if bytes += len(m.Text); len(batch) > 0 && bytes > f.Bytes {
-			return errEnough
+			return ErrEnough
 		}
 		batch, next = append(batch, m), e.Index+1
 		return nil
 	})
-	if errors.Is(err, errEnough) {
-		err = nil
-	}
 	return batch, next, err
 }
 
@@ -283,7 +270,7 @@ func (f *follower) recordResult(err error, more bool) (wait time.Duration) {
 
 // moved updates the status after reading the journal or shipping a batch.
 func (f *follower) moved(size int64, shipped uint64) {
-	left := f.at.left(size)
+	left := f.at.Left(size)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.status.Next, f.status.LagRecords = f.at.Next, &left
