@@ -21,6 +21,7 @@ import (
 	"github.com/attestd/attestd/appliance/quorum"
 	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/appliance/stop"
+	"github.com/attestd/attestd/appliance/webhooks"
 )
 
 // AdminOptions configure an Admin.
@@ -34,11 +35,13 @@ type AdminOptions struct {
 	// a restart. After an error the old configuration stays in effect. Nil means that reloading is not supported.
 	Reload func(by string) (needRestart []string, err error)
 	// Backup writes an archive with a consistent copy of keys and journal. Nil means that backups are not supported.
-	Backup  func(ctx context.Context, w io.Writer) error
-	Events  *journal.Events       // records the operators' actions; nil records none
-	Sinks   func() []sinks.Status // the states of audit.sinks; nil means no sinks
-	Version string
-	Reads   wire.ReadsStatus // the source of query answers; the handler fills in Replica
+	Backup func(ctx context.Context, w io.Writer) error
+	Events *journal.Events       // records the operators' actions; nil records none
+	Sinks  func() []sinks.Status // the states of audit.sinks; nil means no sinks
+	// Webhooks are the webhooks of the appliances that share the store; nil means that the daemon has none.
+	Webhooks *webhooks.Hooks
+	Version  string
+	Reads    wire.ReadsStatus // the source of query answers; the handler fills in Replica
 	// Surroundings returns the parts of the status that lie outside this server. It must be quick. Nil leaves them
 	// empty.
 	Surroundings func() wire.Surroundings
@@ -112,8 +115,8 @@ func NewAdmin(opts AdminOptions) *Admin {
 		ReadTimeout: adminReadTimeout, IdleTimeout: adminIdleTimeout, EachWriteTimeout: adminWriteTimeout,
 		Connections: connectionLimits{Most: adminConnections},
 	})
-	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), a.chainRoutes(), a.indexerRoutes(), a.proofRoutes(), a.quorumRoutes(),
-		a.consoleRoutes(), a.approvalRoutes(), opts.Routes)
+	a.routes = slices.Concat(a.ownRoutes(), a.replicaRoutes(), a.chainRoutes(), a.indexerRoutes(), a.proofRoutes(),
+		a.quorumRoutes(), a.consoleRoutes(), a.approvalRoutes(), a.webhookRoutes(), opts.Routes)
 	for _, r := range a.routes {
 		a.mount(r)
 	}

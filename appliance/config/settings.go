@@ -170,6 +170,10 @@ type Config struct {
 	Audit struct {
 		Sinks []Sink `koanf:"sinks"`
 	} `koanf:"audit"`
+	Webhooks struct {
+		AllowNetworks  []netip.Prefix `koanf:"allow_networks"`
+		AllowPlainHTTP bool           `koanf:"allow_plain_http"`
+	} `koanf:"webhooks"`
 	Log struct {
 		Level  string `koanf:"level"`
 		Format string `koanf:"format"`
@@ -193,6 +197,9 @@ type Setting struct {
 func Settings() []Setting {
 	return slices.Concat(attestingSettings(), consoleSettings(), auditSettings(), chainSettings(), quorumSettings(),
 		graphqlSettings(), indexerSettings(), []Setting{
+			{"webhooks.allow_networks", []string{},
+				"networks that webhooks may reach although their addresses are not public, such as 10.1.0.0/16 (docs/webhooks.md)"},
+			{"webhooks.allow_plain_http", false, "allow webhooks with http:// URLs"},
 			{"log.level", "info", "debug, info, warn or error"},
 			{"log.format", "auto", "text, json, or auto: text on a terminal, otherwise json"},
 		})

@@ -32,6 +32,7 @@ import (
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/quorum"
 	"github.com/attestd/attestd/appliance/sinks"
+	"github.com/attestd/attestd/appliance/webhooks"
 	"github.com/attestd/attestd/appliance/witness"
 	"github.com/attestd/attestd/hsm/worker"
 	"github.com/attestd/attestd/store/bolt"
@@ -92,6 +93,7 @@ type running struct {
 	registry      *prometheus.Registry
 	started       time.Time
 	sinks         *sinks.Shipper
+	webhooks      *webhooks.Hooks
 	shipsTo       []config.Sink // the sinks in use; guarded by reloading
 
 	tracing      *tracing // nil if no collector is configured
@@ -128,6 +130,7 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 		return err
 	}
 	defer endShipping() // after the last append, and before the store is closed
+	defer r.deliverWebhooks()()
 	servers, err := r.listen(ctx)
 	if err != nil {
 		return err
@@ -276,6 +279,7 @@ func (r *running) adminOptions() api.AdminOptions {
 		Events:       r.events,
 		Witnesses:    r.witnesses,
 		Sinks:        r.sinks.Status,
+		Webhooks:     r.webhooks,
 		Settings:     r.settings,
 		Doctor:       r.options.Doctor,
 		Version:      r.options.Version,

@@ -130,7 +130,8 @@ func (r *running) ship() (end func(), err error) {
 		return nil, err
 	}
 	r.sinks = sinks.New(sinks.Options{
-		Journal: r.store.Journal, Verifier: r.store.LogKey.Verifier, Dir: filepath.Join(r.config.DataDir, SinksFolder),
+		Journal: r.store.Journal, Verifier: r.store.LogKey.Verifier,
+		Cursors: sinks.Folder(filepath.Join(r.config.DataDir, SinksFolder)),
 		Version: r.options.Version, Logger: r.logger,
 	})
 	r.sinks.Set(all)

@@ -74,6 +74,7 @@ func checks() []checkup {
 		{"chain", checkChain},
 		{"witnesses", checkWitnesses},
 		{"sinks", checkSinks},
+		{"webhooks", checkWebhooks},
 		{"replica", checkReplica},
 		{"upstream", checkFollowing},
 		{"indexer", checkIndexer},

@@ -8,7 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/approval"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
@@ -30,37 +31,43 @@ const Checkpoint Type = "log.checkpoint"
 const unlisted = "journal."
 
 // kinds are the types of the journal's events. A kind that is not in the list has the type journal.KIND.
-var kinds = map[appliance.EventKind]Type{
-	appliance.EventRefused: AttestationRefused,
-	appliance.EventSecond:  "attestation.second_beneficiary",
+var kinds = map[journal.EventKind]Type{
+	journal.EventRefused: AttestationRefused,
+	journal.EventSecond:  "attestation.second_beneficiary",
 
-	appliance.EventApprovalRequested: "approval.required",
-	appliance.EventApprovalGiven:     "approval.given",
-	appliance.EventApprovalDenied:    "approval.denied",
-	appliance.EventApproverEnrolled:  "approver.enrolled",
-	appliance.EventApproverRemoved:   "approver.removed",
+	journal.EventApprovalRequested: "approval.required",
+	journal.EventApprovalGiven:     "approval.given",
+	journal.EventApprovalDenied:    "approval.denied",
+	journal.EventApproverEnrolled:  "approver.enrolled",
+	journal.EventApproverRemoved:   "approver.removed",
 
-	appliance.EventKeyCreated:    "key.created",
-	appliance.EventKeyRevoked:    "key.revoked",
-	appliance.EventKeyBound:      "key.bound",
-	appliance.EventSignerAdded:   "signer.added",
-	appliance.EventSignerChanged: "signer.changed",
-	appliance.EventSignerRemoved: "signer.removed",
-	appliance.EventHSMLost:       "hsm.lost",
-	appliance.EventHSMFound:      "hsm.found",
-	appliance.EventPolicy:        "policy.loaded",
+	journal.EventKeyCreated:    "key.created",
+	journal.EventKeyRevoked:    "key.revoked",
+	journal.EventKeyBound:      "key.bound",
+	journal.EventSignerAdded:   "signer.added",
+	journal.EventSignerChanged: "signer.changed",
+	journal.EventSignerRemoved: "signer.removed",
+	journal.EventHSMLost:       "hsm.lost",
+	journal.EventHSMFound:      "hsm.found",
+	journal.EventPolicy:        "policy.loaded",
 
-	appliance.EventStarted:        "appliance.started",
-	appliance.EventStopped:        "appliance.stopped",
-	appliance.EventConfigReloaded: "appliance.reloaded",
-	appliance.EventPaused:         "appliance.paused",
-	appliance.EventResumed:        "appliance.resumed",
-	appliance.EventHalted:         "appliance.halted",
+	journal.EventWebhookCreated:  "webhook.created",
+	journal.EventWebhookRotated:  "webhook.rotated",
+	journal.EventWebhookDeleted:  "webhook.deleted",
+	journal.EventWebhookDisabled: "webhook.disabled",
+	journal.EventWebhookResumed:  "webhook.resumed",
 
-	appliance.EventLogContinued:  "log.continued",
-	appliance.EventBackup:        "log.backed_up",
-	appliance.EventRestored:      "log.restored",
-	appliance.EventContradiction: "witness.contradiction",
+	journal.EventStarted:        "appliance.started",
+	journal.EventStopped:        "appliance.stopped",
+	journal.EventConfigReloaded: "appliance.reloaded",
+	journal.EventPaused:         "appliance.paused",
+	journal.EventResumed:        "appliance.resumed",
+	journal.EventHalted:         "appliance.halted",
+
+	journal.EventLogContinued:  "log.continued",
+	journal.EventBackup:        "log.backed_up",
+	journal.EventRestored:      "log.restored",
+	journal.EventContradiction: "witness.contradiction",
 
 	"unknown_redemption":    "chain.unknown_redemption",
 	"unproven_redemption":   "chain.unproven_redemption",
@@ -115,10 +122,10 @@ func (e Event) MarshalJSON() ([]byte, error) {
 	}{"1.0", e.ID, e.Source, e.Type, e.Subject, e.Time.UTC(), "application/json", e.Data})
 }
 
-// FromEntry returns the event of an entry of the log with that origin and name (appliance.LogName). Its data is what a
+// FromEntry returns the event of an entry of the log with that origin and name (journal.LogName). Its data is what a
 // sink ships of the entry, with both addresses: a receiver can order the events of a log by data.index, find a gap, and
 // verify that the leaf with data.leafHash is in the log.
-func FromEntry(origin, log string, e appliance.Entry) (Event, error) {
+func FromEntry(origin, log string, e journal.Entry) (Event, error) {
 	form := sinks.Form{Log: log, Redact: sinks.RedactNone}
 	data, err := form.Line(sinks.FormatJSON, e)
 	if err != nil {
@@ -141,7 +148,7 @@ func FromEntry(origin, log string, e appliance.Entry) (Event, error) {
 	if event.Type == AttestationRefused {
 		event.KeyID = details["keyId"]
 	}
-	for _, name := range []string{appliance.DetailUnspendable, appliance.DetailBeneficiary} {
+	for _, name := range []string{journal.DetailUnspendable, journal.DetailBeneficiary} {
 		if address := details[name]; address != "" {
 			event.Addresses = append(event.Addresses, lower(address))
 		}
@@ -153,14 +160,16 @@ func FromEntry(origin, log string, e appliance.Entry) (Event, error) {
 func subject(e Event, details map[string]string) string {
 	switch e.Type.Group() {
 	case "approval", "approver":
-		if approval := details[appliance.DetailApproval]; approval != "" {
-			return approval
+		if one := details[approval.DetailApproval]; one != "" {
+			return one
 		}
 		return e.ID // the event that asks is the approval
 	case "key", "attestation":
 		return details["id"]
 	case "signer":
-		return details[appliance.DetailAddress]
+		return details[journal.DetailAddress]
+	case "webhook":
+		return details["name"]
 	case "hsm":
 		return details["token"]
 	}

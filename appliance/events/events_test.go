@@ -12,6 +12,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/events"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 const (
@@ -24,27 +25,27 @@ var (
 	when = time.Date(2026, 11, 28, 10, 0, 0, 0, time.UTC)
 )
 
-func entry(t *testing.T, kind appliance.EventKind, details map[string]string) appliance.Entry {
+func entry(t *testing.T, kind journal.EventKind, details map[string]string) journal.Entry {
 	t.Helper()
-	leaf, err := appliance.EncodeEvent(appliance.Event{Kind: kind, ID: id, Time: when, Details: details})
+	leaf, err := journal.EncodeEvent(journal.Event{Kind: kind, ID: id, Time: when, Details: details})
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := appliance.DecodeEntry(7, leaf)
+	e, err := journal.DecodeEntry(7, leaf)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return e
 }
 
-func record() appliance.Entry {
+func record() journal.Entry {
 	r := appliance.Record{KeyID: "k3x5wq7mzp2n4r6t", Scheme: "keccak256-bn254", Time: when, IdempotencyKey: "secret"}
 	r.ID = id
 	r.UnspendableAddress[0], r.Beneficiary[0] = 0xAB, 0xCD
-	return appliance.Entry{Index: 7, Record: r}
+	return journal.Entry{Index: 7, Record: r}
 }
 
-func event(t *testing.T, e appliance.Entry) events.Event {
+func event(t *testing.T, e journal.Entry) events.Event {
 	t.Helper()
 	made, err := events.FromEntry(origin, log, e)
 	if err != nil {
@@ -96,7 +97,7 @@ func TestEachKindOfTheJournalHasAType(t *testing.T) {
 		names, _, _ := strings.Cut(strings.TrimPrefix(line, "|"), "|")
 		for _, m := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(names, -1) {
 			found++
-			if got := event(t, entry(t, appliance.EventKind(m[1]), nil)); got.Type.Group() == "journal" {
+			if got := event(t, entry(t, journal.EventKind(m[1]), nil)); got.Type.Group() == "journal" {
 				t.Errorf("%s has the type %s", m[1], got.Type)
 			}
 		}
@@ -112,9 +113,9 @@ func TestEachKindOfTheJournalHasAType(t *testing.T) {
 func TestViewersSeeTheirEventsOnly(t *testing.T) {
 	const key, other = "k3x5wq7mzp2n4r6t", "aaaaaaaaaaaaaaaa"
 	issued := event(t, record())
-	refused := event(t, entry(t, appliance.EventRefused, map[string]string{"code": "screened", "keyId": key}))
-	second := event(t, entry(t, appliance.EventSecond, map[string]string{"id": id.String(), "keyId": key}))
-	created := event(t, entry(t, appliance.EventKeyCreated, map[string]string{"id": key}))
+	refused := event(t, entry(t, journal.EventRefused, map[string]string{"code": "screened", "keyId": key}))
+	second := event(t, entry(t, journal.EventSecond, map[string]string{"id": id.String(), "keyId": key}))
+	created := event(t, entry(t, journal.EventKeyCreated, map[string]string{"id": key}))
 	packet := events.Event{Type: events.PacketUpdated, Subject: "0xab", Index: -1}
 	for name, test := range map[string]struct {
 		viewer events.Viewer

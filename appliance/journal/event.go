@@ -44,6 +44,12 @@ const (
 	// an authorised request was refused; limited to RefusalsPerMinute
 	EventRefused EventKind = "refused"
 
+	EventWebhookCreated  EventKind = "webhook_created"  // has name and url
+	EventWebhookRotated  EventKind = "webhook_rotated"  // has name
+	EventWebhookDeleted  EventKind = "webhook_deleted"  // has name and url
+	EventWebhookDisabled EventKind = "webhook_disabled" // has name and reason; by the daemon
+	EventWebhookResumed  EventKind = "webhook_resumed"  // has name
+
 	// EventContradiction records that a witness has cosigned another history of the log; see Contradiction.
 	EventContradiction EventKind = "witness_contradiction"
 )

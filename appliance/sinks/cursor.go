@@ -1,6 +1,7 @@
 package sinks
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"path/filepath"
 
 	"github.com/attestd/attestd/appliance/files"
-	"github.com/attestd/attestd/appliance/journal"
 )
 
 // Cursor is a reader's position in a journal.
@@ -43,8 +43,22 @@ func (c Cursor) Left(size int64) int64 {
 	return max(n, 0)
 }
 
-// readCursor reads a cursor's file. ok is false if the file does not exist.
-func readCursor(path string) (c Cursor, ok bool, err error) {
+// Cursors stores the cursors of sinks by the sinks' names.
+type Cursors interface {
+	// ReadCursor returns ok false if no cursor is stored.
+	ReadCursor(ctx context.Context, name string) (c Cursor, ok bool, err error)
+	WriteCursor(ctx context.Context, name string, c Cursor) error
+}
+
+// Folder stores each cursor as a file in a folder.
+type Folder string
+
+// CursorPath returns the path of a sink's cursor file.
+func CursorPath(dir, name string) string { return filepath.Join(dir, name+".json") }
+
+// ReadCursor implements Cursors.
+func (f Folder) ReadCursor(_ context.Context, name string) (c Cursor, ok bool, err error) {
+	path := CursorPath(string(f), name)
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Cursor{}, false, nil
@@ -61,14 +75,14 @@ func readCursor(path string) (c Cursor, ok bool, err error) {
 	return c, true, nil
 }
 
-// write stores the cursor on the disk.
-func (c Cursor) write(path string) error {
+// WriteCursor implements Cursors.
+func (f Folder) WriteCursor(_ context.Context, name string, c Cursor) error {
 	text, err := json.Marshal(c)
 	if err == nil {
-		err = os.MkdirAll(filepath.Dir(path), 0o700)
+		err = os.MkdirAll(string(f), 0o700)
 	}
 	if err == nil {
-		err = files.Write(path, append(text, '\n'), 0o600)
+		err = files.Write(CursorPath(string(f), name), append(text, '\n'), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cursor: %w", err)

@@ -19,6 +19,7 @@ const (
 	mostLater    = 10 * time.Minute // upper bound of a Later
 	warnInterval = time.Minute
 	readTimeout  = 30 * time.Second // per read of the journal
+	maxScanned   = 100_000          // entries per read of the journal; Encode may leave out most of them
 )
 
 // Later is the error of a destination that asks for a pause.
@@ -36,7 +37,6 @@ type follower struct {
 	opts   Options
 	form   Form
 	tail   Tail
-	path   string // of the cursor
 	log    *slog.Logger
 	cancel context.CancelFunc
 	ctx    context.Context
@@ -56,7 +56,7 @@ type follower struct {
 func newFollower(o Options, sink Sink) *follower {
 	tail := Tail{Journal: o.Journal, Verifier: o.Verifier}
 	f := &follower{
-		Sink: sink, opts: o, tail: tail, path: CursorPath(o.Dir, sink.Name), log: o.Logger.With("sink", sink.Name),
+		Sink: sink, opts: o, tail: tail, log: o.Logger.With("sink", sink.Name),
 		form:  Form{Log: tail.Log(), Version: o.Version, Redact: sink.Redact},
 		ended: make(chan struct{}), most: sink.Batch, retry: backoff.NewExponentialBackOff(),
 		status: Status{Name: sink.Name, To: sink.To.String()},
@@ -118,21 +118,28 @@ func (f *follower) step(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("journal: %w", err)
 	}
+	if f.Before != nil {
+		if err := f.Before(ctx); err != nil {
+			return false, err
+		}
+	}
 	batch, next, err := f.gather(ctx, size)
 	if err != nil {
 		return false, fmt.Errorf("journal: %w", err)
 	}
-	if len(batch) == 0 {
+	if next == f.at.Next {
 		return false, nil
 	}
-	if err := f.send(ctx, batch); err != nil {
-		f.most = max(1, len(batch)/2)
-		return len(batch) > 1, err
+	if len(batch) > 0 {
+		if err := f.send(ctx, batch); err != nil {
+			f.most = max(1, len(batch)/2)
+			return len(batch) > 1, err
+		}
+		f.most = min(2*f.most, f.Batch)
 	}
-	f.most = min(2*f.most, f.Batch)
 	f.at = f.at.To(next)
 	f.moved(size, uint64(len(batch)))
-	return f.at.Left(size) > 0, f.at.write(f.path)
+	return f.at.Left(size) > 0, f.opts.Cursors.WriteCursor(ctx, f.Name, f.at)
 }
 
 // checkpointSize returns how many entries the newest checkpoint covers. Its first call also finds the sink's position.
@@ -158,7 +165,7 @@ func (f *follower) checkpointSize(ctx context.Context) (size int64, err error) {
 
 // findPosition finds the position at which the sink continues.
 func (f *follower) findPosition(ctx context.Context, size int64) error {
-	at, known, err := readCursor(f.path)
+	at, known, err := f.opts.Cursors.ReadCursor(ctx, f.Name)
 	if err != nil {
 		return err
 	}
@@ -184,7 +191,7 @@ func (f *follower) findPosition(ctx context.Context, size int64) error {
 			at.Next = size
 		}
 	}
-	if err := at.write(f.path); err != nil {
+	if err := f.opts.Cursors.WriteCursor(ctx, f.Name, at); err != nil {
 		return err
 	}
 	f.at, f.placed = at, true
@@ -196,13 +203,17 @@ func (f *follower) gather(ctx context.Context, size int64) (batch []Message, nex
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	next, bytes := f.at.Next, 0
-	err = f.tail.Read(ctx, f.at, size, func(e appliance.Entry) error {
-		if len(batch) == f.most {
+	err = f.tail.Read(ctx, f.at, size, func(e journal.Entry) error {
+		if len(batch) == f.most || e.Index >= f.at.Next+maxScanned {
 			return ErrEnough
 		}
-		m, err := f.message(e)
+		m, ok, err := f.encode(ctx, e)
 		if err != nil {
 			return err
+		}
+		if !ok {
+			next = e.Index + 1
+			return nil
 		}
 		if bytes += len(m.Text); len(batch) > 0 && bytes > f.Bytes {
 			return ErrEnough
@@ -211,6 +222,14 @@ func (f *follower) gather(ctx context.Context, size int64) (batch []Message, nex
 		return nil
 	})
 	return batch, next, err
+}
+
+func (f *follower) encode(ctx context.Context, e journal.Entry) (m Message, ok bool, err error) {
+	if f.Encode != nil {
+		return f.Encode(ctx, e)
+	}
+	m, err = f.message(e)
+	return m, true, err
 }
 
 func (f *follower) message(e journal.Entry) (Message, error) {

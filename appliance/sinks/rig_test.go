@@ -87,7 +87,7 @@ func (j *logFile) continuedFor(t testing.TB, reason string) *logFile {
 // ship ships a journal to sinks until the test ends or the shipper is closed.
 func (j *logFile) ship(t testing.TB, dir string, to ...sinks.Sink) *sinks.Shipper {
 	t.Helper()
-	s := sinks.New(sinks.Options{Journal: j.Journal(), Verifier: j.key.Verifier, Dir: dir, Version: "1.2.3",
+	s := sinks.New(sinks.Options{Journal: j.Journal(), Verifier: j.key.Verifier, Cursors: sinks.Folder(dir), Version: "1.2.3",
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	s.Set(to)
 	t.Cleanup(func() { stop(s) })

@@ -1,13 +1,12 @@
 // Package sinks ships the journal to log collectors (SIEM) over syslog with TLS (RFC 5424, RFC 5425), HTTPS or a file,
-// as configured by audit.sinks. Each sink follows the journal independently, from a cursor that advances only after the
-// sink has accepted a batch. A sink gets every entry at least once and in order. A slow, full or unreachable sink
-// delays no other sink and no attestation.
+// as configured by audit.sinks. Package webhooks ships to webhooks with it. Each sink follows the journal independently,
+// from a cursor that advances only after the sink has accepted a batch. A sink gets every entry at least once and in
+// order. A slow, full or unreachable sink delays no other sink and no attestation.
 package sinks
 
 import (
 	"context"
 	"log/slog"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -33,6 +32,13 @@ type Sink struct {
 	Bytes    int           // maximum bytes per batch; a larger entry is sent alone
 	Interval time.Duration // between reads of the journal
 	Timeout  time.Duration // time limit for sending a batch
+
+	// Encode returns the message of an entry, or ok false for an entry that the sink does not get. Nil means all
+	// entries, in Format and with Redact.
+	Encode func(ctx context.Context, e journal.Entry) (m Message, ok bool, err error)
+	// Before is called before each read of the journal, after its size is known. After its error nothing is read. It may
+	// be nil.
+	Before func(ctx context.Context) error
 }
 
 // Destination is one kind of sink. One goroutine calls its methods.
@@ -53,6 +59,8 @@ type Message struct {
 	Kind     string // attestation, or the kind of an event
 	Time     time.Time
 	Text     []byte // one line, without its line end
+	ID       string // of the event; only from Sink.Encode
+	Subject  string // of the event; only from Sink.Encode
 	brief    []byte // replaces a Text that is too long: the same without the event's details
 	severity severity
 }
@@ -61,8 +69,8 @@ type Message struct {
 type Options struct {
 	Journal  Journal
 	Verifier note.Verifier // verifies the journal's checkpoints
-	Dir      string        // directory of the cursors
-	Version  string        // of attestd
+	Cursors  Cursors
+	Version  string // of attestd
 	Logger   *slog.Logger
 	Now      func() time.Time // nil means time.Now
 }
@@ -152,6 +160,3 @@ type Status struct {
 	Failing    string    `json:"failing,omitempty"`
 	Since      time.Time `json:"since,omitzero"` // time of the first failure in a row
 }
-
-// CursorPath returns the path of a sink's cursor file.
-func CursorPath(dir, name string) string { return filepath.Join(dir, name+".json") }

@@ -175,7 +175,7 @@ func TestAFailureIsToldOnceAMinute(t *testing.T) {
 	var warnings, clock atomic.Int64
 	clock.Store(time.Now().Unix())
 	s := sinks.New(sinks.Options{
-		Journal: j.Journal(), Verifier: j.key.Verifier, Dir: t.TempDir(),
+		Journal: j.Journal(), Verifier: j.key.Verifier, Cursors: sinks.Folder(t.TempDir()),
 		Logger: slog.New(lines{slog.NewTextHandler(io.Discard, nil), &warnings}),
 		Now:    func() time.Time { return time.Unix(clock.Load(), 0) },
 	})

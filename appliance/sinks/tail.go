@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
-	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // ErrEnough ends a read of the journal early.
@@ -19,8 +19,8 @@ type Tail struct {
 	Verifier note.Verifier // verifies the journal's checkpoints
 }
 
-// Log returns the appliance.LogName of the journal.
-func (t Tail) Log() string { return appliance.LogName(t.Verifier) }
+// Log returns the journal.LogName of the journal.
+func (t Tail) Log() string { return journal.LogName(t.Verifier) }
 
 // Size returns how many entries the newest checkpoint covers.
 func (t Tail) Size(ctx context.Context) (int64, error) {
@@ -28,13 +28,13 @@ func (t Tail) Size(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	tree, err := appliance.OpenCheckpoint(signed, t.Verifier)
+	tree, err := journal.OpenCheckpoint(signed, t.Verifier)
 	return tree.N, err
 }
 
 // Read calls yield with the entries below size that a reader at the cursor does not have, in order. It ends without an
 // error after the last one, at Cursor.Skip, or when yield returns ErrEnough.
-func (t Tail) Read(ctx context.Context, at Cursor, size int64, yield func(appliance.Entry) error) error {
+func (t Tail) Read(ctx context.Context, at Cursor, size int64, yield func(journal.Entry) error) error {
 	end := size
 	if at.Skip != nil {
 		end = min(end, at.Skip.From)
@@ -42,7 +42,7 @@ func (t Tail) Read(ctx context.Context, at Cursor, size int64, yield func(applia
 	if at.Next >= end {
 		return nil
 	}
-	err := t.Journal.Entries(ctx, at.Next, func(e appliance.Entry) error {
+	err := t.Journal.Entries(ctx, at.Next, func(e journal.Entry) error {
 		if e.Index >= end {
 			return ErrEnough
 		}
@@ -58,8 +58,8 @@ func (t Tail) Read(ctx context.Context, at Cursor, size int64, yield func(applia
 // continuation events, newest first, which the reader does not have. The entries that the reader has follow them. ok is
 // false if the journal does not continue that log. lost is the number of the reader's entries that the journal has lost.
 func (t Tail) Carry(ctx context.Context, c Cursor) (carried Cursor, lost int64, ok bool, err error) {
-	var continued []appliance.Continuation
-	err = t.Journal.Entries(ctx, 0, func(e appliance.Entry) error {
+	var continued []journal.Continuation
+	err = t.Journal.Entries(ctx, 0, func(e journal.Entry) error {
 		if e.Event == nil {
 			return ErrEnough
 		}

@@ -264,6 +264,9 @@ func (s *Store) replaceHead(ctx context.Context, tx pgx.Tx, h, next *head, signe
 		return err
 	}
 	secret, err := journal.StoreSecret(signer)
+	if err == nil {
+		err = s.resealWebhooks(ctx, tx, secret)
+	}
 	if err != nil {
 		return err
 	}

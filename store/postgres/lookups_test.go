@@ -24,7 +24,8 @@ func TestRecordsOfSchemaVersion2GetTheirLookups(t *testing.T) {
 	mac := d.Query(t, "SELECT encode(state_mac, 'hex') FROM log_head")
 	d.Exec(t, "DROP INDEX records_events", "ALTER TABLE records DROP COLUMN digest, DROP COLUMN unspendable",
 		"ALTER TABLE log_head DROP COLUMN stopped, DROP COLUMN stopped_version, DROP COLUMN keys_digest, DROP COLUMN state_mac, DROP COLUMN oldest_schema",
-		"ALTER TABLE members DROP COLUMN instance, DROP COLUMN scheme, DROP COLUMN policy, DROP COLUMN screening, DROP COLUMN shared_seen", "DELETE FROM goose_db_version WHERE version_id > 2")
+		"ALTER TABLE members DROP COLUMN instance, DROP COLUMN scheme, DROP COLUMN policy, DROP COLUMN screening, DROP COLUMN shared_seen",
+		"DROP TABLE webhooks, webhook_holder", "DELETE FROM goose_db_version WHERE version_id > 2")
 
 	from, to, err := postgres.Migrate(t.Context(), d.URL(), role)
 	check(t, err)

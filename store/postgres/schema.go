@@ -32,6 +32,8 @@ var grants = map[string]string{
 	"api_keys":         "SELECT, INSERT, UPDATE",
 	"members":          "SELECT, INSERT, UPDATE, DELETE",
 	"rates":            "SELECT, INSERT, UPDATE",
+	"webhooks":         "SELECT, INSERT, UPDATE, DELETE",
+	"webhook_holder":   "SELECT, UPDATE",
 	"goose_db_version": "SELECT",
 }
 

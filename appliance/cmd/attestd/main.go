@@ -118,7 +118,7 @@ will attest, run 'attestd setup', which creates everything that the service need
 		newAttest(app), newVerify(app), newLog(app), newReplica(app), newVersion(app),
 		newReload(app), newStatus(app), newTop(app), newPause(app), newResume(app), newPolicy(app), newHealth(app),
 		newBackup(app), newRestore(app), newStore(app), newCluster(app), newChain(app), newIndexer(app),
-		newQuorum(app), newSetup(app), newApproval(app), newApprover(app),
+		newQuorum(app), newSetup(app), newApproval(app), newApprover(app), newWebhook(app),
 		newDoctor(app), newConsole(app), newMan(app),
 	)
 	app.addCompletions(root)

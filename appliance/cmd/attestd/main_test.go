@@ -108,7 +108,7 @@ func scripts(t *testing.T) testscript.Params {
 			"signedby":   signedBy, "walk": walk, "members": members, "differ": differ, "stalled": stalled,
 			"remedy": remedy, "sql": sql, "shows": shows,
 			"lost": lost, "shipped": waitSink, "failing": failingSink, "tokens": tokenStates, "jsonform": jsonForm,
-			"refused": refused, "passkey": passkey, "asks": asks,
+			"refused": refused, "passkey": passkey, "asks": asks, "webhook": webhook,
 			"database": func(ts *testscript.TestScript, negated bool, args []string) { database(t, ts, negated, args) },
 		},
 	}
