@@ -30,7 +30,8 @@ func TestOneApplianceDeliversWebhooksAndAnotherTakesOver(t *testing.T) {
 		check(t, err)
 		return held
 	}
-	if !holds(first) || !holds(first) || holds(second) {
+	once, again := holds(first), holds(first)
+	if !once || !again || holds(second) {
 		t.Fatal("not exactly the first appliance delivers")
 	}
 	check(t, second.CreateWebhook(t.Context(), "siem", []byte("definition"), []byte("state")))
