@@ -167,7 +167,8 @@ func randomBytes(n int) []byte {
 
 // Keys stores API keys. When a method returns, its change is on disk and in effect.
 type Keys interface {
-	// Create stores a new key from NewAPIKey.
+	// Create stores a new key from NewAPIKey. If another key that can still be used has its name, it returns the error
+	// of CheckNewName: of several concurrent callers with one name, on any appliance that shares the keys, one succeeds.
 	Create(ctx context.Context, key APIKey) error
 	// Key returns the key with that id, even if it is revoked or expired, or CodeNotFound. It does not read from the
 	// disk.

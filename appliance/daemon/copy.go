@@ -144,7 +144,8 @@ func openFileTarget(c *config.Config, dir string,
 		if err := bringLogKey(c, dir, key); err != nil {
 			return nil, err
 		}
-		if store, err = bolt.Open(unfinished, bolt.Options{Signer: key.Signer, Verifier: key.Verifier}); err != nil {
+		if store, err = bolt.Open(unfinished,
+			bolt.Options{Signer: key.Signer, Verifier: key.Verifier, Copying: true}); err != nil {
 			return nil, err
 		}
 		return nil, files.HandOver(dir, unfinishedCopy, archive.LogKeyFile)

@@ -108,6 +108,8 @@ type Options struct {
 	// how far the newest record may be ahead of the clock; beyond it, Append is refused; zero means no limit
 	MaxAhead time.Duration
 	Logger   *slog.Logger // nil means none
+	// Copying allows API keys of one name, which an older attestd may have created in the store that is copied.
+	Copying bool
 
 	// Pending returns how many records are about to be appended, such as those being signed: see store/queue. Nil means
 	// unknown.

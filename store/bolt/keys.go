@@ -203,11 +203,13 @@ func (b *batch) dueKeys() []appliance.APIKey {
 
 // putKeys writes API keys in one transaction and returns the new ones.
 func (b *batch) putKeys(flush []appliance.APIKey) (created []appliance.APIKey, err error) {
-	err = b.writer.store.update(func(tx *bbolt.Tx) error {
+	s := b.writer.store
+	err = s.update(func(tx *bbolt.Tx) error {
 		t, err := openTables(tx)
 		if err != nil {
 			return err
 		}
+		names, _ := s.keys.List(context.Background()) // from memory: it never fails
 		for _, o := range b.ops {
 			key := o.Value.newKey
 			if key == nil {
@@ -218,6 +220,12 @@ func (b *batch) putKeys(flush []appliance.APIKey) (created []appliance.APIKey, e
 					"the API key cannot be stored").Because(fmt.Errorf("id %q exists already", key.ID))
 				continue
 			}
+			if !s.opts.Copying {
+				if o.Err = appliance.CheckNewName(names, key.Name, s.opts.Now()); o.Err != nil {
+					continue
+				}
+			}
+			names = append(names, *key)
 			flush, created = append(flush, *key), append(created, *key)
 		}
 		for _, key := range flush {

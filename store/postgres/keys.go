@@ -50,10 +50,15 @@ func (k *Keys) Create(ctx context.Context, key appliance.APIKey) error {
 	if err != nil {
 		return appliance.Errorf(appliance.CodeInternal, "the API key cannot be stored").Because(err)
 	}
-	_, err = k.change(ctx, "create an API key", key.ID, func(stored *keyRow) (keyRow, error) {
+	_, err = k.change(ctx, "create an API key", key.ID, func(stored *keyRow, all []appliance.APIKey) (keyRow, error) {
 		if stored != nil && stored.text != text { // equal if an earlier attempt was committed without an answer
 			return keyRow{}, appliance.Errorf(appliance.CodeInternal,
 				"the API key cannot be stored").Because(fmt.Errorf("id %q exists already", key.ID))
+		}
+		if stored == nil && !k.store.opts.Copying {
+			if err := appliance.CheckNewName(all, key.Name, k.store.opts.Now()); err != nil {
+				return keyRow{}, err
+			}
 		}
 		return keyRow{id: key.ID, text: text, revoked: optional(key.Revoked), used: optional(key.LastUsed)}, nil
 	})
@@ -105,7 +110,7 @@ func (k *Keys) List(ctx context.Context) ([]appliance.APIKey, error) {
 // Revoke implements appliance.Keys. It commits under the head's lock, so that every later append on any appliance sees
 // it.
 func (k *Keys) Revoke(ctx context.Context, id string, now time.Time) (appliance.APIKey, error) {
-	return k.change(ctx, "revoke an API key", id, func(stored *keyRow) (keyRow, error) {
+	return k.change(ctx, "revoke an API key", id, func(stored *keyRow, _ []appliance.APIKey) (keyRow, error) {
 		if stored == nil {
 			return keyRow{}, appliance.Errorf(appliance.CodeNotFound, "no API key %q", id)
 		}
@@ -119,7 +124,7 @@ func (k *Keys) Revoke(ctx context.Context, id string, now time.Time) (appliance.
 
 // Bind implements appliance.Keys. Other appliances know of it within a second.
 func (k *Keys) Bind(ctx context.Context, id, attestor string) (appliance.APIKey, error) {
-	return k.change(ctx, "bind an API key", id, func(stored *keyRow) (keyRow, error) {
+	return k.change(ctx, "bind an API key", id, func(stored *keyRow, _ []appliance.APIKey) (keyRow, error) {
 		if stored == nil {
 			return keyRow{}, appliance.Errorf(appliance.CodeNotFound, "no API key %q", id)
 		}
@@ -149,9 +154,10 @@ func (k *Keys) Used(id string, now time.Time) {
 }
 
 // change replaces the row of an API key by the one that next returns. next gets the stored row, or nil if the key does
-// not exist. Transient failures are retried; an *appliance.Error from next ends the attempts.
+// not exist, and all keys. The head's lock is held from their reading to the commit, so that no other appliance changes
+// a key in between. Transient failures are retried; an *appliance.Error from next ends the attempts.
 func (k *Keys) change(ctx context.Context, doing, id string,
-	next func(stored *keyRow) (keyRow, error)) (key appliance.APIKey, err error) {
+	next func(stored *keyRow, all []appliance.APIKey) (keyRow, error)) (key appliance.APIKey, err error) {
 	if k.store.opts.ReadOnly {
 		return key, errReadOnly()
 	}
@@ -173,7 +179,7 @@ func (k *Keys) change(ctx context.Context, doing, id string,
 }
 
 func (k *Keys) changeOnce(ctx context.Context, id string,
-	next func(stored *keyRow) (keyRow, error)) (key appliance.APIKey, err error) {
+	next func(stored *keyRow, all []appliance.APIKey) (keyRow, error)) (key appliance.APIKey, err error) {
 	var before, after head
 	err = k.store.transaction(ctx, func(tx pgx.Tx) error {
 		h, err := k.store.lock(ctx, tx) // first, in the order of an append
@@ -189,7 +195,13 @@ func (k *Keys) changeOnce(ctx context.Context, id string,
 		if i >= 0 {
 			stored = &rows[i]
 		}
-		changed, err := next(stored)
+		all := make([]appliance.APIKey, len(rows))
+		for i := range rows {
+			if all[i], err = rows[i].key(); err != nil {
+				return err
+			}
+		}
+		changed, err := next(stored, all)
 		if err == nil {
 			key, err = changed.key()
 		}

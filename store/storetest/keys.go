@@ -1,9 +1,12 @@
 package storetest
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +19,7 @@ func TestKeys(t *testing.T, open func(t *testing.T) appliance.Keys) {
 		"a created key is found with all its fields":    keyKeepsAll,
 		"an unknown key is not found":                   keyNotFound,
 		"an id is created once":                         keyCreatedOnce,
+		"a name is created once at a time":              nameCreatedOnce,
 		"a created key authenticates by its token only": keyAuthenticates,
 		"keys are listed oldest first":                  keysListed,
 		"revocation is immediate and final":             keyRevoked,
@@ -76,6 +80,49 @@ func keyCreatedOnce(t *testing.T, keys appliance.Keys) {
 	}
 }
 
+func nameCreatedOnce(t *testing.T, keys appliance.Keys) { nameAcross(t, keys) }
+
+// nameAcross creates keys of one name by many goroutines at once. One creation succeeds, and the others return the error
+// of a name in use. After the key's revocation, or its expiry, its name is free again.
+func nameAcross(t *testing.T, stores ...appliance.Keys) {
+	create := func(i int, expires time.Time) (appliance.APIKey, error) {
+		key, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "payments", Expires: expires}, epoch())
+		check(t, err)
+		return key, stores[i%len(stores)].Create(t.Context(), key)
+	}
+	for round := range 3 {
+		var wg sync.WaitGroup
+		var created atomic.Pointer[appliance.APIKey]
+		for i := range 24 {
+			wg.Go(func() {
+				key, err := create(i, time.Time{})
+				problem, _ := errors.AsType[*appliance.Error](err)
+				switch {
+				case err == nil && !created.CompareAndSwap(nil, &key):
+					t.Error("two keys of one name were created")
+				case err != nil && (appliance.CodeOf(err) != appliance.CodeInvalidField || problem.Field != "name"):
+					t.Errorf("a name in use: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if created.Load() == nil {
+			t.Fatal("no key was created")
+		}
+		list, err := stores[0].List(t.Context())
+		check(t, err)
+		if len(list) != round+1 {
+			t.Errorf("%d keys are listed, not %d", len(list), round+1)
+		}
+		_, err = stores[round%len(stores)].Revoke(t.Context(), created.Load().ID, epoch())
+		check(t, err)
+	}
+	_, err := create(0, epoch().Add(time.Minute)) // has expired long ago
+	check(t, err)
+	_, err = create(0, time.Time{})
+	check(t, err)
+}
+
 func keyAuthenticates(t *testing.T, keys appliance.Keys) {
 	key, token := newKey(t, keys, appliance.KeyRequest{Name: "one"}, epoch())
 	got, err := appliance.Authenticate(t.Context(), keys, token)
@@ -93,7 +140,7 @@ func keyAuthenticates(t *testing.T, keys appliance.Keys) {
 
 func keysListed(t *testing.T, keys appliance.Keys) {
 	for _, after := range []time.Duration{3, 1, 2, 0} {
-		newKey(t, keys, appliance.KeyRequest{Name: "key"}, epoch().Add(after*time.Hour))
+		newKey(t, keys, appliance.KeyRequest{Name: fmt.Sprint("key ", after)}, epoch().Add(after*time.Hour))
 	}
 	list, err := keys.List(t.Context())
 	check(t, err)
@@ -173,9 +220,9 @@ func keyUsed(t *testing.T, keys appliance.Keys) {
 
 func keysConcurrent(t *testing.T, keys appliance.Keys) {
 	var wg sync.WaitGroup
-	for range 16 {
+	for n := range 16 {
 		wg.Go(func() {
-			key, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "one of many"}, epoch())
+			key, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: fmt.Sprint("one of many ", n)}, epoch())
 			if err == nil {
 				err = keys.Create(t.Context(), key)
 			}

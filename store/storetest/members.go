@@ -34,6 +34,7 @@ func TestMembers(t *testing.T, open OpenMembers, verifier note.Verifier) {
 		"events of all members are in one tree":                       eventsAcross,
 		"caps and first beneficiaries hold across members":            conditionsAcross,
 		"a key created by one member is known to another at once":     keyAcross,
+		"a name is created once across members":                       namesAcross,
 		"a key revoked by one member cannot append at another":        revokedAcross,
 		"a revocation is seen by the others within a second":          revocationSeen,
 		"time does not go back if the members' clocks differ":         clocksApart,
@@ -230,7 +231,7 @@ func WatchCheckpoints(t *testing.T, verifier note.Verifier, members ...Member) (
 func keyAcross(t *testing.T, c *cluster) {
 	for i := range 6 {
 		from, to := c.members[i%len(c.members)], c.members[(i+1)%len(c.members)]
-		key, token := newKey(t, from.Keys, appliance.KeyRequest{Name: "one"}, time.Now())
+		key, token := newKey(t, from.Keys, appliance.KeyRequest{Name: fmt.Sprint("key ", i)}, time.Now())
 		got, err := appliance.Authenticate(t.Context(), to.Keys, token)
 		check(t, err)
 		if got.ID != key.ID {
@@ -244,11 +245,19 @@ func keyAcross(t *testing.T, c *cluster) {
 	}
 }
 
+func namesAcross(t *testing.T, c *cluster) {
+	var stores []appliance.Keys
+	for _, m := range c.members {
+		stores = append(stores, m.Keys)
+	}
+	nameAcross(t, stores...)
+}
+
 // Once Revoke has returned on one member, no member appends another record of the key.
 func revokedAcross(t *testing.T, c *cluster) {
 	for round := range 8 {
 		revoking, others := c.members[round%len(c.members)], c.members
-		key, _ := newKey(t, revoking.Keys, appliance.KeyRequest{Name: "leaked"}, time.Now())
+		key, _ := newKey(t, revoking.Keys, appliance.KeyRequest{Name: fmt.Sprint("leaked ", round)}, time.Now())
 		begun := make(chan struct{}, 1)
 		var appending sync.WaitGroup
 		for _, m := range others {
