@@ -257,21 +257,23 @@ func copyIntoFile(ctx context.Context, s *Store,
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}()
-	store, err := bolt.Open(filepath.Join(dir, archive.StoreFile),
-		bolt.Options{Signer: s.LogKey.Signer, Verifier: s.LogKey.Verifier})
+	j, path := s.Unguarded(), filepath.Join(dir, archive.StoreFile)
+	checkpoint, err := j.Checkpoint(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	_, err = archive.Copy(ctx, archive.CopySource{Keys: s.Keys, Leaves: archive.LeavesOf(s.Unguarded()),
-		Verifier: s.LogKey.Verifier}, archive.CopyTarget{
-		Keys: store.Keys(), Journal: store.Journal(), Import: store.Import,
-		Tree: func(ctx context.Context) (tlog.Tree, error) {
-			return archive.TreeOf(ctx, store.Journal(), s.LogKey.Verifier)
-		},
-		Finish: func(context.Context, []byte) error { return nil },
-	}, func(int64, int64) {})
+	keys, err := s.Keys.List(ctx)
+	if err == nil {
+		err = bolt.Make(ctx, path, s.LogKey.Verifier, checkpoint, keys, func(yield func(journal.Entry) error) error {
+			return j.Entries(ctx, 0, yield)
+		})
+	}
 	if err != nil {
-		return nil, nil, errors.Join(err, store.Close())
+		return nil, nil, err
+	}
+	store, err := bolt.Open(path, bolt.Options{Verifier: s.LogKey.Verifier, ReadOnly: true})
+	if err != nil {
+		return nil, nil, err
 	}
 	return store, func() error { return errors.Join(store.Close(), os.RemoveAll(dir)) }, nil
 }

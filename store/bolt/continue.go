@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt/pages"
 	"go.etcd.io/bbolt"
+	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
@@ -68,17 +70,11 @@ func (s *Store) continueTo(ctx context.Context, path string, event journal.Event
 	if tree, err := c.Tree(); err != nil || tree != h.tree {
 		return errors.Join(errors.New("the event names another head than the journal's"), err)
 	}
-	made := &Store{path: path, opts: Options{Signer: key.Signer, Verifier: key.Verifier, schema: currentSchema()}}
-	if err := made.createAt(path); err != nil {
-		return err
-	}
-	// One sync at the end is enough, because the file is not used before.
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{FreelistType: bbolt.FreelistMapType, NoSync: true})
+	copier, err := newCopier(path, key.Verifier, h.tree.N, progress)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	copier := &copier{db: db, total: h.tree.N, progress: progress}
+	defer func() { err = errors.Join(err, copier.db.Close()) }()
 	first, err := firstEntry(event)
 	if err != nil {
 		return err
@@ -86,12 +82,13 @@ func (s *Store) continueTo(ctx context.Context, path string, event journal.Event
 	if err := copier.write([]journal.Entry{first}, nil); err != nil {
 		return err
 	}
-	if err := s.copyTo(ctx, copier); err != nil {
+	if err := copier.copy(ctx, func(yield func(journal.Entry) error) error {
+		return s.journal.Entries(ctx, 0, yield)
+	}); err != nil {
 		return err
 	}
 	if copier.survivors.Tree() != h.tree {
-		return fmt.Errorf(
-			"%w: the records do not match the checkpoint's root hash. For details run: attestd log verify", ErrDamaged)
+		return errRootDiffers
 	}
 	keys, err := s.keys.List(ctx)
 	if err != nil {
@@ -101,17 +98,34 @@ func (s *Store) continueTo(ctx context.Context, path string, event journal.Event
 	if err != nil {
 		return fmt.Errorf("sign checkpoint: %w", err)
 	}
-	if err := copier.write(nil, func(t *tables) error {
-		for _, k := range keys {
-			if err := putKey(t.keys, k); err != nil {
-				return err
-			}
-		}
-		return t.meta.Put([]byte(metaCheckpoint), checkpoint)
-	}); err != nil {
+	return copier.finish(keys, checkpoint)
+}
+
+// errRootDiffers is returned for leaves that are not those of the checkpoint.
+var errRootDiffers = fmt.Errorf("%w: the records do not match the checkpoint's root hash. For details run: "+
+	"attestd log verify", ErrDamaged)
+
+// Make creates the file of a journal that is kept elsewhere, with its newest checkpoint and its API keys. entries calls
+// yield with all its leaves, in order; Make ends entries at the size of the checkpoint, and returns an error if they do
+// not make its tree. The file is complete on the disk once Make returns nil, and unusable after an error or a kill.
+func Make(ctx context.Context, path string, verifier note.Verifier, checkpoint []byte, keys []appliance.APIKey,
+	entries func(yield func(journal.Entry) error) error) (err error) {
+	tree, err := journal.OpenCheckpoint(checkpoint, verifier)
+	if err != nil {
 		return err
 	}
-	return db.Sync()
+	copier, err := newCopier(path, verifier, tree.N, nil)
+	if err != nil {
+		return fmt.Errorf("make %s: %w", path, err)
+	}
+	defer func() { err = errors.Join(err, copier.db.Close()) }()
+	if err := copier.copy(ctx, entries); err != nil {
+		return fmt.Errorf("make %s: %w", path, err)
+	}
+	if copier.frontier.Tree() != tree {
+		return errRootDiffers
+	}
+	return copier.finish(keys, checkpoint)
 }
 
 func firstEntry(event journal.Event) (journal.Entry, error) {
@@ -119,29 +133,8 @@ func firstEntry(event journal.Event) (journal.Entry, error) {
 	return journal.Entry{Event: &event, Leaf: leaf}, err
 }
 
-// copyTo writes all entries in order.
-func (s *Store) copyTo(ctx context.Context, to *copier) error {
-	var step []journal.Entry
-	flush := func() error {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		defer func() { step = step[:0] }()
-		return to.write(step, nil)
-	}
-	err := s.journal.Entries(ctx, 0, func(e journal.Entry) error {
-		to.survivors.Add(nil, tlog.RecordHash(e.Leaf))
-		step = append(step, e)
-		if len(step) < copyStep {
-			return nil
-		}
-		return flush()
-	})
-	return errors.Join(err, flush())
-}
-
-// copyStep is the number of entries per transaction.
-const copyStep = 256
+// copyStep is the number of entries per transaction. A large one saves commits, and merges of runs.
+const copyStep = 4096
 
 // copier writes entries into a new file.
 type copier struct {
@@ -150,6 +143,59 @@ type copier struct {
 	survivors journal.Frontier
 	total     int64
 	progress  func(done, total int64)
+}
+
+// newCopier creates a file for total leaves of another journal. It has no checkpoint before finish.
+func newCopier(path string, verifier note.Verifier, total int64, progress func(done, total int64)) (*copier, error) {
+	if err := createFile(path, verifier, currentSchema(), nil); err != nil {
+		return nil, err
+	}
+	// One sync at the end is enough, because the file is not used before.
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{FreelistType: bbolt.FreelistMapType, NoSync: true,
+		InitialMmapSize: addressSpace})
+	return &copier{db: db, total: total, progress: progress}, err
+}
+
+// copy writes the first total entries.
+func (c *copier) copy(ctx context.Context, entries func(yield func(journal.Entry) error) error) error {
+	step := make([]journal.Entry, 0, copyStep)
+	flush := func() error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		defer func() { step = step[:0] }()
+		return c.write(step, nil)
+	}
+	err := entries(func(e journal.Entry) error {
+		if c.survivors.Size() == c.total {
+			return errEnough
+		}
+		c.survivors.Add(nil, tlog.RecordHash(e.Leaf))
+		if step = append(step, e); len(step) < copyStep {
+			return nil
+		}
+		return flush()
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return err
+	}
+	return flush()
+}
+
+// finish writes the API keys and the checkpoint, and syncs.
+func (c *copier) finish(keys []appliance.APIKey, checkpoint []byte) error {
+	err := c.write(nil, func(t *tables) error {
+		for _, k := range keys {
+			if err := putKey(t.keys, k); err != nil {
+				return err
+			}
+		}
+		return t.meta.Put([]byte(metaCheckpoint), checkpoint)
+	})
+	if err != nil {
+		return err
+	}
+	return c.db.Sync()
 }
 
 // write appends entries and runs also, in one transaction.

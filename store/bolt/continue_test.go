@@ -3,6 +3,7 @@ package bolt_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"path/filepath"
 	"reflect"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/storetest"
@@ -270,5 +272,66 @@ func TestOnlyItsHeadIsContinued(t *testing.T) {
 	}
 	if err := from.ContinueTo(t.Context(), filepath.Join(t.TempDir(), "next.db"), event, next, nil); err == nil {
 		t.Error("an event of another head was taken")
+	}
+}
+
+// A journal that is kept elsewhere is made into a file up to its checkpoint. Records beyond it are left out, and
+// records that are not those of the checkpoint are an error.
+func TestAFileIsMadeOfTheRecordsOfACheckpoint(t *testing.T) {
+	t.Parallel()
+	from, key := newLog(t)
+	for range 5 {
+		if _, _, err := from.Journal().Append(t.Context(), storetest.Record(t, "a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	checkpoint, err := from.Journal().Checkpoint(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := from.Journal().Append(t.Context(), storetest.Record(t, "a")); err != nil {
+		t.Fatal(err)
+	}
+	_, entries := allOf(t, from)
+	apiKey, token, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "payments"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	make := func(path string, entries ...journal.Entry) error {
+		return bolt.Make(t.Context(), path, key.Verifier, checkpoint, []appliance.APIKey{apiKey},
+			func(yield func(journal.Entry) error) error {
+				for _, e := range entries {
+					if err := yield(e); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+	}
+	path := filepath.Join(t.TempDir(), "made.db")
+	if err := make(path, entries...); err != nil {
+		t.Fatal(err)
+	}
+	made := openContinued(t, path, key)
+	if got, err := made.Journal().Checkpoint(t.Context()); err != nil || !bytes.Equal(got, checkpoint) {
+		t.Errorf("the checkpoint is %s, %v", got, err)
+	}
+	if report, err := made.Journal().Verify(t.Context(), audit.Options{AnySigner: true}); err != nil ||
+		!report.OK() || report.Size != 5 {
+		t.Errorf("%+v, %v", report, err)
+	}
+	if got, err := appliance.Authenticate(t.Context(), made.Keys(), token); err != nil || got.Name != "payments" {
+		t.Errorf("the API key is %+v, %v", got, err)
+	}
+	entries[0], entries[1] = entries[1], entries[0]
+	for name, wrong := range map[string][]journal.Entry{"order": entries, "missing": entries[:4]} {
+		path := filepath.Join(t.TempDir(), "wrong.db")
+		if err := make(path, wrong...); !errors.Is(err, bolt.ErrDamaged) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if s, err := bolt.Open(path, bolt.Options{Verifier: key.Verifier, Signer: key.Signer}); err == nil {
+			_ = s.Close()
+			t.Errorf("%s: the file can be used", name)
+		}
 	}
 }

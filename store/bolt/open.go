@@ -14,6 +14,7 @@ import (
 	"github.com/attestd/attestd/store/bolt/pages"
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sys/unix"
 )
@@ -202,6 +203,11 @@ func (s *Store) createAt(path string) error {
 	if err != nil {
 		return fmt.Errorf("sign checkpoint: %w", err)
 	}
+	return createFile(path, s.opts.Verifier, s.opts.schema, checkpoint)
+}
+
+// createFile creates a file with empty buckets and a checkpoint.
+func createFile(path string, verifier note.Verifier, schema *schema, checkpoint []byte) error {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return err
@@ -214,8 +220,8 @@ func (s *Store) createAt(path string) error {
 		}
 		meta := tx.Bucket([]byte(bucketMeta))
 		return errors.Join(
-			meta.Put([]byte(metaVersion), encodeIndex(s.opts.schema.version)),
-			meta.Put([]byte(metaLog), []byte(journal.LogName(s.opts.Verifier))),
+			meta.Put([]byte(metaVersion), encodeIndex(schema.version)),
+			meta.Put([]byte(metaLog), []byte(journal.LogName(verifier))),
 			meta.Put([]byte(metaCheckpoint), checkpoint),
 		)
 	})

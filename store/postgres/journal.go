@@ -267,7 +267,8 @@ func (j *Journal) searchTime(ctx context.Context, h *head, t time.Time) (i int64
 	return i + h.continued, nil
 }
 
-// Entries implements journal.Journal. It ends at the head that was read first. yield runs without a connection.
+// Entries implements journal.Journal. It ends at the head that was read first. It reads ahead with several
+// connections, but yield runs without one.
 func (j *Journal) Entries(ctx context.Context, first int64, yield func(journal.Entry) error) error {
 	h, err := j.store.trusted(ctx)
 	if err == nil {
@@ -276,26 +277,25 @@ func (j *Journal) Entries(ctx context.Context, first int64, yield func(journal.E
 	if err != nil {
 		return err
 	}
-	for next := max(first, 0); next < h.tree.N; {
-		end := min(h.tree.N, next+entriesStep)
-		step, err := j.entries(ctx, h, "index >= $1 AND index < $2 ORDER BY index", next-h.continued, end-h.continued)
-		if err != nil {
-			return err
-		}
-		for _, e := range step {
-			if e.Index != next {
-				break
+	first = max(first, 0)
+	return audit.Ahead((h.tree.N-first+entriesStep-1)/entriesStep, func(n int64) ([]journal.Entry, error) {
+		begin := first + n*entriesStep
+		end := min(h.tree.N, begin+entriesStep)
+		step, err := j.entries(ctx, h, "index >= $1 AND index < $2 ORDER BY index", begin-h.continued, end-h.continued)
+		for next := begin; err == nil && next < end; next++ {
+			if i := next - begin; i >= int64(len(step)) || step[i].Index != next {
+				err = unavailable(fmt.Errorf("%w: record %d is missing", ErrDamaged, next))
 			}
+		}
+		return step, err
+	}, func(_ int64, step []journal.Entry) error {
+		for _, e := range step {
 			if err := yield(e); err != nil {
 				return err
 			}
-			next++
 		}
-		if next != end {
-			return unavailable(fmt.Errorf("%w: record %d is missing", ErrDamaged, next))
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // Checkpoint implements journal.Journal. It returns the committed checkpoint from the database, which covers the
