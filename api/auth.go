@@ -30,7 +30,7 @@ func (s *Server) admit(c *fiber.Ctx, x *exchange, r Route) error {
 	if err := s.charge(x); err != nil {
 		return err
 	}
-	if r.Scope == "" || r.Open {
+	if r.Scope == "" && !r.AnyScope || r.Open {
 		return nil
 	}
 	return refusal

@@ -1,11 +1,13 @@
 package api
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,7 +39,9 @@ type conn struct {
 	ended   atomic.Bool // the client has closed its sending side
 	linger  atomic.Bool // Close must drain the connection first
 	gone    atomic.Bool // closed to make room for another connection
-	once    sync.Once
+
+	eachWrite atomic.Int64 // time.Duration of each write of a stream; zero without a stream
+	once      sync.Once
 }
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -55,10 +59,15 @@ func (c *conn) Read(p []byte) (int, error) {
 }
 
 func (c *conn) Write(p []byte) (int, error) {
-	if t := c.set.writeTimeout; t > 0 {
+	stream := time.Duration(c.eachWrite.Load())
+	if t := cmp.Or(stream, c.set.writeTimeout); t > 0 {
 		_ = c.SetWriteDeadline(time.Now().Add(t))
 	}
-	return c.Conn.Write(p)
+	n, err := c.Conn.Write(p)
+	if stream > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		c.set.metrics.streamCut()
+	}
+	return n, err
 }
 
 // The deadline setters never return errors. They would fail if shutdown has just closed the connection, and fasthttp

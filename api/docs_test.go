@@ -22,7 +22,7 @@ func TestTheAPIPageNamesEveryRouteAndCode(t *testing.T) {
 		t.Errorf("the page tells %v,\nbut there are %v", told, statuses)
 	}
 	page, parameter := apiPage(t), regexp.MustCompile(`:(\w+)`)
-	for _, route := range newRig(t).server.Routes() {
+	for _, route := range newRig(t, offerEvents(t, 1)).server.Routes() {
 		path := strings.Replace(parameter.ReplaceAllString(route.Path, "{$1}"), "*", "{level}/{index}", 1)
 		if !regexp.MustCompile("[` ]" + regexp.QuoteMeta(path) + "`").MatchString(page) {
 			t.Errorf("the page does not name %s", path)

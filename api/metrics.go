@@ -27,6 +27,8 @@ type metrics struct {
 	open                  prometheus.Gauge
 	refused               *prometheus.CounterVec
 	acceptFailures        prometheus.Counter
+	eventsSent            prometheus.Counter
+	streamsCut            prometheus.Counter
 }
 
 // newMetrics registers the counters with 0 for every label value. The increase of a counter that first appears with its
@@ -63,9 +65,12 @@ func newMetrics(r *prometheus.Registry, routes []Route) *metrics {
 			"connections closed for new ones (closed_for_another).", "reason"),
 		acceptFailures: counter("attestd_accept_failures_total", "Failures to accept a connection, for example "+
 			"because file descriptors ran out."),
+		eventsSent: counter("attestd_events_sent_total", "Events written to streams."),
+		streamsCut: counter("attestd_event_streams_cut_total", "Streams of events that were cut because the "+
+			"client did not read."),
 	}
 	r.MustRegister(m.attestations, m.replays, m.requests, m.durations, m.problems, m.limited, m.tightened, m.inFlight,
-		m.open, m.refused, m.acceptFailures,
+		m.open, m.refused, m.acceptFailures, m.eventsSent, m.streamsCut,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.zero(routes)
 	return m
@@ -182,9 +187,11 @@ func (m *Metrics) Serve(ln net.Listener) error {
 // Shutdown waits for requests to finish. If ctx ends first, it returns the error of ctx.
 func (m *Metrics) Shutdown(ctx context.Context) error { return m.server.Shutdown(ctx) }
 
-// measure registers the gauge of the current rate factor.
-func (m *metrics) measure(r *prometheus.Registry, factor func() float64) {
+// measure registers the gauges of the current rate factor and of the open streams.
+func (m *metrics) measure(r *prometheus.Registry, factor, streams func() float64) {
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "attestd_event_streams", Help: "Open streams of events.",
+	}, streams), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "attestd_rate_factor", Help: "Share of the default and anonymous rates that is allowed now: 1, or less " +
 			"under overload.",
 	}, factor))
@@ -215,6 +222,18 @@ func (m *metrics) attested(replayed bool) {
 		m.replays.Inc()
 	default:
 		m.attestations.Inc()
+	}
+}
+
+func (m *metrics) streamed(events int) {
+	if m != nil {
+		m.eventsSent.Add(float64(events))
+	}
+}
+
+func (m *metrics) streamCut() {
+	if m != nil {
+		m.streamsCut.Inc()
 	}
 }
 

@@ -23,6 +23,7 @@ const (
 	CodeUnsupportedMediaType appliance.Code = "unsupported_media_type"
 	CodeHeadersTooLarge      appliance.Code = "headers_too_large"
 	CodeURITooLong           appliance.Code = "uri_too_long"
+	CodeTooManyStreams       appliance.Code = "too_many_streams"
 	CodeReloadRefused        appliance.Code = "reload_refused" // on the admin socket only
 )
 
@@ -70,6 +71,7 @@ var statuses = map[appliance.Code]int{
 	CodeReloadRefused:                 fiber.StatusUnprocessableEntity,
 	appliance.CodeRateLimited:         fiber.StatusTooManyRequests,
 	appliance.CodePolicyCap:           fiber.StatusTooManyRequests, // a cap per hour or longer, which resets over time
+	CodeTooManyStreams:                fiber.StatusTooManyRequests,
 	CodeHeadersTooLarge:               fiber.StatusRequestHeaderFieldsTooLarge,
 
 	appliance.CodeInternal: fiber.StatusInternalServerError,

@@ -74,6 +74,8 @@ type Options struct {
 	ChainReady func() error
 	Witnesses  Witnesses // nil means no witnesses: the newest checkpoint is published
 
+	Events *Events // streams of events; nil means none
+
 	// Console returns the console's URL for browsers, or "" if it has none. Nil means no console.
 	Console func() string
 
@@ -142,6 +144,8 @@ type Route struct {
 	Scope appliance.Scope
 	// Open makes the route available without an API key. Scope then only decides whether a key is accepted.
 	Open bool
+	// AnyScope makes an API key of any scope necessary. Scope must then be empty.
+	AnyScope bool
 	// Rate is how often one client address may use the route if it uses no other route. A client has one bucket for all
 	// routes. Zero means Options.AnonymousRate.
 	Rate appliance.Rate
@@ -185,6 +189,7 @@ type Server struct {
 	keyAccounts     accounts[string]     // by API key id
 	addressAccounts accounts[netip.Addr] // by network
 	logAccounts     accounts[netip.Addr] // by network
+	streams         *streams             // nil if the server offers none
 }
 
 // rates holds Options.DefaultRate and AnonymousRate, or their replacements from SetRates.
@@ -219,13 +224,18 @@ func New(opts Options) (*Server, error) {
 		s.origin, s.logHash = v.Name(), fmt.Sprintf("%08x", v.KeyHash())
 	}
 	s.routes = append(s.ownRoutes(), opts.Routes...)
+	if e := opts.Events; e != nil {
+		s.streams = newStreams(max(1, opts.MaxConnections/streamShare), e.MostPerClient)
+		s.routes = append(s.routes, Route{Method: fiber.MethodGet, Path: eventsPath, AnyScope: !e.OpenPackets,
+			Origins: e.Origins, Read: true, Handler: s.events})
+	}
 	s.pressure = pressure{part: 1, at: opts.Now(), saturated: func() bool {
 		return opts.Attestor.Saturated() || opts.Saturated != nil && opts.Saturated()
 	}}
 	var m *metrics
 	if opts.Registry != nil {
 		m = newMetrics(opts.Registry, s.routes)
-		m.measure(opts.Registry, func() float64 { return s.pressure.factor(opts.Now()) })
+		m.measure(opts.Registry, func() float64 { return s.pressure.factor(opts.Now()) }, s.streams.count)
 	}
 	s.httpServer = newHTTPServer(httpOptions{
 		Logger: opts.Logger, AccessLog: opts.AccessLog, Now: opts.Now, Metrics: m, TrustedProxies: opts.TrustedProxies,
@@ -315,7 +325,14 @@ func (s *Server) Responds(ctx context.Context) error { return s.responds(ctx) }
 // Shutdown makes /readyz fail, stops accepting connections and waits for accepted requests. If ctx ends first, Shutdown
 // cuts the requests off and returns the error of ctx. During shutdown, new requests on open connections are answered
 // with CodeShuttingDown.
-func (s *Server) Shutdown(ctx context.Context) error { return s.shutdown(ctx) }
+//
+// Streams of events end at once: their clients resume at another appliance, or after a restart.
+func (s *Server) Shutdown(ctx context.Context) error {
+	if s.streams != nil {
+		s.streams.end()
+	}
+	return s.shutdown(ctx)
+}
 
 func (s *Server) mount(r Route) {
 	handler := func(c *fiber.Ctx) error {

@@ -58,6 +58,7 @@ func (c *Config) validate() error {
 	check(c.Limits.DefaultRate != appliance.Rate{}, "limits.default_rate: must be a rate such as 100/s")
 	check(c.Limits.AnonymousRate != appliance.Rate{}, "limits.anonymous_rate: must be a rate such as 100/s")
 	check(c.Limits.LogRate != appliance.Rate{}, "limits.log_rate: must be a rate such as 100/s")
+	check(c.Limits.Streams > 0, "limits.streams: must be at least 1")
 	check(c.Limits.ErrorRate != appliance.Rate{}, "limits.error_rate: must be a rate such as 600/m, or unlimited")
 	check(c.Limits.MaxWaiting > 0, "limits.max_waiting: must be more than zero")
 	check(c.HSM.Sessions >= 0 && c.HSM.Sessions <= maxSessions, "hsm.sessions: must be 0 to %d", maxSessions)

@@ -60,6 +60,7 @@ type Config struct {
 		GraphQLRate   appliance.Rate `koanf:"graphql_rate"`
 		LogRate       appliance.Rate `koanf:"log_rate"`
 		ErrorRate     appliance.Rate `koanf:"error_rate"`
+		Streams       int            `koanf:"streams"`
 		MaxWaiting    int            `koanf:"max_waiting"`
 	} `koanf:"limits"`
 	Admin struct {
@@ -238,6 +239,8 @@ func attestingSettings() []Setting {
 			"rate of GraphQL requests without a key from one client address (IPv6: one /64); a costly request counts as several"},
 		{"limits.log_rate", "100/s",
 			"rate of checkpoints and tiles of the log for one client address (IPv6: one /64); up to ten minutes' worth may be requested at once"},
+		{"limits.streams", 64,
+			"streams of events that one API key may have open, or one client address without a key; all streams together may have half of server.max_connections"},
 		{"limits.error_rate", "600/m",
 			"rate of requests of one client that may end in a client error (4xx); above it, the client's rates are reduced to a tenth"},
 		{"limits.max_waiting", fairqueue.DefaultMaxWaiting,

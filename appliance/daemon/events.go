@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/events"
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/hsm"
 )
@@ -137,4 +139,14 @@ func (s *Store) RecordEvent(ctx context.Context, event journal.Event) error {
 	defer cancel()
 	_, err := s.Journal.AppendEvent(ctx, event)
 	return err
+}
+
+// offeredEvents returns the streams of events that the API offers.
+func (r *running) offeredEvents() *api.Events {
+	return &api.Events{
+		Hub: events.NewHub(events.Options{Journal: r.store.Journal, Verifier: r.store.LogKey.Verifier,
+			Logger: r.logger}),
+		MostPerClient: r.config.Limits.Streams,
+		Origins:       r.config.Server.Origins,
+	}
 }

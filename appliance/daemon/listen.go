@@ -187,6 +187,7 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		TLS:          certificates,
 		SharedRates:  r.store.Rates,
 		Routes:       reads,
+		Events:       r.offeredEvents(),
 		ReplicaReady: r.replicaReady(),
 		ChainReady:   r.chainReady(),
 		Witnesses:    r.witnesses,

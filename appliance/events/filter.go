@@ -105,9 +105,13 @@ func (v Viewer) sees(t Type) bool {
 
 // Matches reports whether the filter selects an event.
 func (f Filter) Matches(e Event) bool {
-	return (len(f.Types) == 0 || slices.ContainsFunc(f.Types, func(t string) bool { return matches(t, e.Type) })) &&
-		overlap(f.Addresses, e.Addresses) && overlap(f.Chains, e.Chains) &&
+	return f.takes(e.Type) && overlap(f.Addresses, e.Addresses) && overlap(f.Chains, e.Chains) &&
 		(len(f.Subjects) == 0 || slices.Contains(f.Subjects, e.Subject))
+}
+
+// takes reports whether the filter selects events of a type.
+func (f Filter) takes(t Type) bool {
+	return len(f.Types) == 0 || slices.ContainsFunc(f.Types, func(wanted string) bool { return matches(wanted, t) })
 }
 
 // overlap reports whether a part of a filter selects an event with these values.

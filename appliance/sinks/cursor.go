@@ -14,7 +14,7 @@ import (
 
 // Cursor is a reader's position in a journal.
 type Cursor struct {
-	Log  string `json:"log"`            // appliance.LogName of the journal
+	Log  string `json:"log"`            // journal.LogName of the journal
 	Next int64  `json:"next"`           // index of the first entry that the reader does not have
 	Skip *Span  `json:"skip,omitempty"` // entries that the reader got from an older log
 }

@@ -1,0 +1,230 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"net/netip"
+	"strings"
+	"sync"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/events"
+)
+
+// Events are the streams of events that a server offers.
+type Events struct {
+	Hub *events.Hub
+	// MostPerClient is how many streams one API key may have, and one client address without a key.
+	MostPerClient int
+	// Packets is true if streams have transfers and packets. OpenPackets is true if they need no API key.
+	Packets, OpenPackets bool
+	// Origins are the origins whose pages may read streams, or AnyOrigin. Empty means no page.
+	Origins []string
+}
+
+const (
+	eventsPath = "/v1/events"
+	// streamShare is the part of MaxConnections that streams may take: a half.
+	streamShare = 2
+)
+
+// streams are the open streams of a server. It is safe for concurrent use.
+type streams struct {
+	most, perClient int
+	ctx             context.Context // ends when a shutdown begins
+	end             context.CancelFunc
+
+	mu   sync.Mutex
+	open map[*eventStream]struct{}
+	by   map[streamClient]int
+}
+
+// streamClient is whom a stream is charged to: an API key, or else a client address.
+type streamClient struct {
+	key     string
+	network netip.Addr
+}
+
+func newStreams(most, perClient int) *streams {
+	s := &streams{most: most, perClient: perClient, open: make(map[*eventStream]struct{}),
+		by: make(map[streamClient]int)}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	return s
+}
+
+// add admits a stream. If there are too many, it first ends the streams whose clients have left, which a stream
+// notices only when it writes.
+func (s *streams) add(e *eventStream) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.by[e.client] >= s.perClient {
+		s.sweep(func(other *eventStream) bool { return other.client == e.client })
+	}
+	if s.by[e.client] >= s.perClient {
+		refused := appliance.Errorf(CodeTooManyStreams, "more than %d streams are open: close one first", s.perClient)
+		refused.RetryAfter = events.HeartbeatEvery
+		return refused
+	}
+	if len(s.open) >= s.most {
+		s.sweep(func(*eventStream) bool { return true })
+	}
+	if len(s.open) >= s.most {
+		refused := appliance.Errorf(appliance.CodeOverloaded, "too many streams are open")
+		refused.RetryAfter = events.HeartbeatEvery
+		return refused
+	}
+	s.open[e] = struct{}{}
+	s.by[e.client]++
+	return nil
+}
+
+// sweep ends the chosen streams whose clients have left. The caller holds s.mu.
+func (s *streams) sweep(chosen func(*eventStream) bool) {
+	for e := range s.open {
+		if chosen(e) && e.conn != nil && e.conn.left() {
+			e.cancel()
+			s.forget(e)
+		}
+	}
+}
+
+func (s *streams) remove(e *eventStream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(e)
+}
+
+// forget no longer counts a stream. The caller holds s.mu.
+func (s *streams) forget(e *eventStream) {
+	if _, open := s.open[e]; !open {
+		return
+	}
+	delete(s.open, e)
+	if s.by[e.client]--; s.by[e.client] == 0 {
+		delete(s.by, e.client)
+	}
+}
+
+// count returns the number of open streams.
+func (s *streams) count() float64 {
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return float64(len(s.open))
+}
+
+// events answers GET /v1/events.
+func (s *Server) events(c *fiber.Ctx) error {
+	x := exchangeOf(c.Context())
+	offered := s.opts.Events
+	viewer := events.Viewer{Packets: offered.Packets && offered.OpenPackets}
+	client := streamClient{network: network(x.ip)}
+	if x.key.ID != "" {
+		client = streamClient{key: x.key.ID}
+		if x.key.Authorize(appliance.ScopeAttest, x.ip, s.now()) == nil {
+			viewer.KeyID = x.key.ID
+		}
+		viewer.Packets = offered.Packets && x.key.Authorize(appliance.ScopeGraphQL, x.ip, s.now()) == nil
+	}
+	query := func(name string) string { return strings.Clone(c.Query(name)) } // the filter outlives the request
+	filter, err := events.ParseFilter(query("types"), query("addresses"), query("chains"), query("subjects"))
+	if err != nil {
+		return err
+	}
+	from, err := events.ParsePosition(cmp.Or(strings.Clone(c.Get("Last-Event-ID")), query("last_event_id")))
+	if err != nil {
+		return err
+	}
+	e := &eventStream{server: s, key: x.key, ip: x.ip, client: client, conn: unwrap(c.Context().Conn())}
+	return e.start(c, viewer, filter, from)
+}
+
+// eventStream is the body of an answer. fasthttp reads it, and closes it after the end, or when a write has failed.
+type eventStream struct {
+	server *Server
+	key    appliance.APIKey
+	ip     netip.Addr
+	client streamClient
+	conn   *conn
+	ctx    context.Context
+	cancel context.CancelFunc
+	stream *events.Stream
+	buf    []byte // not yet read
+	room   []byte // the memory of buf
+	once   sync.Once
+}
+
+func (e *eventStream) start(c *fiber.Ctx, v events.Viewer, f events.Filter, from events.Position) (err error) {
+	streams := e.server.streams
+	e.ctx, e.cancel = context.WithCancel(streams.ctx)
+	if err := streams.add(e); err != nil {
+		e.cancel()
+		return err
+	}
+	opening, done := context.WithTimeout(e.ctx, e.server.opts.RequestTimeout)
+	defer done()
+	if e.stream, err = e.server.opts.Events.Hub.Open(opening, v, f, from); err != nil {
+		e.cancel()
+		streams.remove(e)
+		return err
+	}
+	e.buf = e.stream.Begin(nil)
+	h := &c.Context().Response.Header
+	h.SetContentType("text/event-stream")
+	h.Set(fiber.HeaderCacheControl, "no-store")
+	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
+	if e.conn != nil {
+		e.conn.eachWrite.Store(int64(e.server.opts.WriteTimeout)) // a stream is cut if its client does not read
+	}
+	c.Context().Response.SetBodyStream(e, -1)
+	return nil
+}
+
+// Read waits for the next events. It ends the body when the server shuts down, or the client's API key has ended.
+func (e *eventStream) Read(p []byte) (int, error) {
+	if len(e.buf) == 0 {
+		var n int
+		var ok bool
+		if !e.allowed() {
+			return 0, io.EOF
+		}
+		e.buf, n, ok = e.stream.Next(e.ctx, e.room[:0])
+		e.room = e.buf
+		if !ok {
+			return 0, io.EOF // the client resumes here, or at another appliance
+		}
+		e.server.metrics.streamed(n)
+	}
+	n := copy(p, e.buf)
+	e.buf = e.buf[n:]
+	return n, nil
+}
+
+// allowed reports whether the client's API key is still valid.
+func (e *eventStream) allowed() bool {
+	if e.key.ID == "" {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, e.server.opts.RequestTimeout)
+	defer cancel()
+	key, err := e.server.attestor.Keys.Key(ctx, e.key.ID)
+	return err == nil && key.Authorize("", e.ip, e.server.now()) == nil
+}
+
+// Close implements io.Closer.
+func (e *eventStream) Close() error {
+	e.once.Do(func() {
+		e.cancel()
+		e.stream.Close()
+		if e.conn != nil {
+			e.conn.eachWrite.Store(0)
+		}
+		e.server.streams.remove(e)
+	})
+	return nil
+}

@@ -1,0 +1,216 @@
+package events
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/sinks"
+)
+
+const (
+	// HeartbeatEvery is how long a stream is silent at most.
+	HeartbeatEvery = 15 * time.Second
+	// pageBytes bounds the events that Next returns at once, except that it returns at least one event.
+	pageBytes = 64 << 10
+)
+
+// Gap is the type of an event that says that events between the client's last one and the next one are lost. The client
+// should read the current state.
+const Gap Type = "stream.gap"
+
+// Stream is one reader's events, in the order of each log. One goroutine uses it.
+type Stream struct {
+	hub    *Hub
+	viewer Viewer
+	filter Filter
+	at     Position
+	open   []*reading
+	gap    bool // the next event is a Gap
+	ended  bool
+}
+
+// reading is a stream's position in one feed.
+type reading struct {
+	*feed
+	at sinks.Cursor
+}
+
+// Open opens a stream that continues after a position. It must be closed.
+//
+// Errors: CodeScopeRequired as Filter.Allowed; the error of the journal or the replica.
+func (h *Hub) Open(ctx context.Context, v Viewer, filter Filter, from Position) (*Stream, error) {
+	if err := filter.Allowed(v); err != nil {
+		return nil, err
+	}
+	s := &Stream{hub: h, viewer: v, filter: filter, at: from}
+	for i, f := range h.feeds {
+		if !s.reads(i == 0) {
+			continue
+		}
+		at, gap, err := f.source.resume(ctx, from)
+		if err != nil {
+			s.Close()
+			return nil, err
+		}
+		s.gap = s.gap || gap
+		f.open()
+		s.open = append(s.open, &reading{f, at})
+		f.source.place(&s.at, at, Event{})
+	}
+	if len(s.open) == 0 {
+		return nil, appliance.Errorf(appliance.CodeScopeRequired, "this API key may see no events")
+	}
+	return s, nil
+}
+
+// reads reports whether the stream may get events of the journal, or of the replica.
+func (s *Stream) reads(journal bool) bool {
+	for _, t := range Types() {
+		if (t != TransferUpdated && t != PacketUpdated) == journal && s.viewer.sees(t) && s.filter.takes(t) {
+			return true
+		}
+	}
+	return false
+}
+
+// Close ends the stream.
+func (s *Stream) Close() {
+	for _, r := range s.open {
+		r.close()
+	}
+	s.open = nil
+}
+
+// Next appends the next events to buf as server-sent events (HTML Standard, section 9.2), and returns their number. It
+// waits until there is one, or until a heartbeat is due. A heartbeat has an id, too, so that a client that saw no event
+// for long resumes after the events that were not for it. ok is false if the stream has ended: the client's API key was
+// revoked, or a log was replaced, or ctx ended.
+func (s *Stream) Next(ctx context.Context, buf []byte) (_ []byte, events int, ok bool) {
+	beat := time.NewTimer(HeartbeatEvery)
+	defer beat.Stop()
+	if s.gap {
+		s.gap = false
+		return s.appendGap(buf), 1, true
+	}
+	for {
+		var changed []<-chan struct{}
+		before := len(buf)
+		for _, r := range s.open {
+			var n int
+			var next <-chan struct{}
+			buf, n, next = s.take(ctx, r, buf)
+			events += n
+			changed = append(changed, next)
+		}
+		switch {
+		case len(buf) > before:
+			return buf, events, true
+		case s.ended || ctx.Err() != nil:
+			return buf, 0, false
+		}
+		if !wait(ctx, beat.C, changed) {
+			return s.appendID(append(buf, ": heartbeat\n"...)), 0, ctx.Err() == nil
+		}
+	}
+}
+
+// Begin appends the first lines of a stream: the pause before a reconnect, and the id from which the client resumes.
+func (s *Stream) Begin(buf []byte) []byte {
+	return s.appendID(append(buf, "retry: 1000\n"...))
+}
+
+// wait returns true after a change, and false when a heartbeat is due or ctx has ended.
+func wait(ctx context.Context, beat <-chan time.Time, changed []<-chan struct{}) bool {
+	var other <-chan struct{}
+	if len(changed) > 1 {
+		other = changed[1]
+	}
+	select {
+	case <-changed[0]:
+		return true
+	case <-other:
+		return true
+	case <-beat:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// take appends the events of one log. changed is closed when there may be more.
+func (s *Stream) take(ctx context.Context, r *reading, buf []byte) (_ []byte, events int, changed <-chan struct{}) {
+	most := len(buf) + pageBytes
+	next, behind, changed := r.since(r.at, func(k kept) bool {
+		if s.wants(k.event) {
+			r.source.place(&s.at, k.next, k.event)
+			buf = s.appendEvent(buf, k.text)
+			events++
+		}
+		return len(buf) < most && !s.ended
+	})
+	if !behind {
+		s.moved(r, next)
+		if len(buf) >= most {
+			changed = now
+		}
+		return buf, events, changed
+	}
+	next, err := s.hub.readOld(ctx, r.feed, r.at, func(e Event, after sinks.Cursor) error {
+		if !s.wants(e) {
+			return nil
+		}
+		text, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		r.source.place(&s.at, after, e)
+		buf = s.appendEvent(buf, text)
+		if events++; len(buf) >= most {
+			return sinks.ErrEnough
+		}
+		return nil
+	})
+	if err != nil {
+		s.ended = true
+		return buf, events, changed
+	}
+	s.moved(r, next)
+	return buf, events, now
+}
+
+// now is always closed.
+var now = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+func (s *Stream) moved(r *reading, at sinks.Cursor) {
+	r.at = at
+	r.source.place(&s.at, at, Event{})
+}
+
+// wants reports whether the reader gets an event. The revocation of the reader's API key ends the stream.
+func (s *Stream) wants(e Event) bool {
+	if e.Type == "key.revoked" && e.Subject == s.viewer.KeyID && e.Subject != "" {
+		s.ended = true
+	}
+	return !s.ended && s.viewer.May(e) && s.filter.Matches(e)
+}
+
+func (s *Stream) appendEvent(buf, text []byte) []byte {
+	buf = append(append(append(buf, "data: "...), text...), '\n') // compact JSON has no line break
+	return s.appendID(buf)
+}
+
+// appendID ends an event with its id.
+func (s *Stream) appendID(buf []byte) []byte {
+	return append(append(append(buf, "id: "...), s.at.String()...), "\n\n"...)
+}
+
+func (s *Stream) appendGap(buf []byte) []byte {
+	text, _ := json.Marshal(Event{ID: "gap " + s.at.String(), Source: s.hub.origin, Type: Gap, Time: time.Now(),
+		Data: json.RawMessage(`{}`)}) // cannot fail
+	return s.appendEvent(buf, text)
+}
