@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,9 @@ import (
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/events"
+	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/journal"
+	"github.com/attestd/attestd/store/replica"
 )
 
 // offerEvents makes a server offer streams of the journal's events.
@@ -157,6 +160,93 @@ func TestAStreamResumesAfterTheLastEvent(t *testing.T) {
 	}
 	if e := r.stream("/v1/events", r.token, "log=another+1a2b3c4d&next=1").next(); e.Type != "stream.gap" {
 		t.Errorf("after the id of another log: %+v", e)
+	}
+}
+
+// A client that is further behind than a page, and than what one write carries, gets each event once.
+func TestAStreamResumesFarBehind(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, offerEvents(t, 10))
+	begun := r.stream("/v1/events", r.token, "").id
+	const n = 1200
+	for range n {
+		_, err := r.attestor.Journal.AppendEvent(t.Context(), journal.Event{Kind: journal.EventRefused,
+			Details: map[string]string{"keyId": r.key, "code": strings.Repeat("x", 200)}})
+		r.must(err)
+	}
+	s := r.stream("/v1/events", r.token, begun)
+	for want := range int64(n) {
+		if e := s.next(); e.Data.Index != want {
+			t.Fatalf("event %d, not %d", e.Data.Index, want)
+		}
+	}
+}
+
+// A transfer's changes arrive in order, without an API key, and a stream resumes after each, also at another replica.
+func TestAStreamHasTheChangesOfTransfers(t *testing.T) {
+	t.Parallel()
+	open := func() *replica.Store {
+		data, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { data.Close() })
+		return data
+	}
+	first, second := open(), open()
+	serve := func(data *replica.Store) *rig {
+		return newRig(t, func(o *api.Options) {
+			verifier, err := note.NewVerifier(o.LogVerifier)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.Events = &api.Events{MostPerClient: 10, Packets: true, OpenPackets: true, Hub: events.NewHub(
+				events.Options{Journal: o.Attestor.Journal, Verifier: verifier, Changes: data})}
+		})
+	}
+	write := func(status string, to ...*replica.Store) {
+		row, err := index.NewRow(index.Transfer{SortOrder: "1", PacketHash: "0xab", Status: &status,
+			SourceUniversalChainID: "ethereum.1", DestUniversalChainID: "union.union-1", SendTimestamp: new(time.Now()),
+			SenderCanonical: new("0xAA"), ReceiverCanonical: new("0xbb")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, data := range to {
+			if _, err := data.Write(t.Context(), index.Batch{Rows: []index.Row{row}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write("OLD", second) // so that the log of changes of the other replica has other numbers
+	r := serve(first)
+	s := r.stream("/v1/events?addresses=0xaa&chains=union.union-1", "", "")
+	other := r.stream("/v1/events?addresses=0xcc", "", "")
+	statuses := []string{"PACKET_SEND", "PACKET_RECV", "WRITE_ACK", "PACKET_ACK"}
+	var ids []string
+	for _, status := range statuses {
+		write(status, first, second)
+		e := s.next()
+		if e.Type != "transfer.updated" || e.Subject != "0xab" || e.Data.Status != status || e.ID != "0xab/0/"+status {
+			t.Fatalf("after %s: %+v", status, e)
+		}
+		ids = append(ids, s.id)
+	}
+	resumed := r.stream("/v1/events", "", ids[0])
+	for _, status := range statuses[1:] {
+		if e := resumed.next(); e.Data.Status != status {
+			t.Errorf("resumed: %+v, not %s", e, status)
+		}
+	}
+	elsewhere := serve(second).stream("/v1/events?types=transfer.*", "", ids[1])
+	got := map[string]bool{}
+	for !got["PACKET_ACK"] {
+		got[elsewhere.next().Data.Status] = true
+	}
+	if !got["WRITE_ACK"] {
+		t.Error("a change is lost at the other replica")
+	}
+	if data := other.block(); data != "" {
+		t.Errorf("another address's stream: %s", data)
 	}
 }
 

@@ -143,10 +143,15 @@ func (s *Store) RecordEvent(ctx context.Context, event journal.Event) error {
 
 // offeredEvents returns the streams of events that the API offers.
 func (r *running) offeredEvents() *api.Events {
-	return &api.Events{
-		Hub: events.NewHub(events.Options{Journal: r.store.Journal, Verifier: r.store.LogKey.Verifier,
-			Logger: r.logger}),
-		MostPerClient: r.config.Limits.Streams,
-		Origins:       r.config.Server.Origins,
+	o := events.Options{Journal: r.store.Journal, Verifier: r.store.LogKey.Verifier, Logger: r.logger}
+	offered := &api.Events{MostPerClient: r.config.Limits.Streams, Origins: r.config.Server.Origins}
+	if r.replica != nil { // a nil *Kept in an interface is not nil
+		o.Changes = r.replica
+		offered.Packets, offered.OpenPackets = true, !r.config.GraphQL.RequireKey
 	}
+	if offered.OpenPackets {
+		offered.Origins = graphqlOrigins(r.config)
+	}
+	offered.Hub = events.NewHub(o)
+	return offered
 }

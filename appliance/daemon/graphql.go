@@ -52,10 +52,7 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 	if err != nil {
 		return nil, fmt.Errorf("graphql: %w", err)
 	}
-	origins := c.Origins
-	if len(origins) == 0 {
-		origins = []string{api.AnyOrigin}
-	}
+	origins := graphqlOrigins(r.config)
 	handler := endpoint.Handle
 	if c.Playground {
 		handler = graphiql.LeadBrowsers(handler)
@@ -82,6 +79,14 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 			Rate: r.config.Limits.GraphQLRate, Handler: graphiql.Lead})
 	}
 	return routes, nil
+}
+
+// graphqlOrigins returns the origins whose pages may read: graphql.origins, or all.
+func graphqlOrigins(c *config.Config) []string {
+	if len(c.GraphQL.Origins) == 0 {
+		return []string{api.AnyOrigin}
+	}
+	return c.GraphQL.Origins
 }
 
 // graphqlMethods are all methods of the server. The endpoint answers wrong methods itself, as GraphQL errors.

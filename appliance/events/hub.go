@@ -17,6 +17,7 @@ import (
 type Options struct {
 	Journal  sinks.Journal
 	Verifier note.Verifier // verifies the journal's checkpoints
+	Changes  Changes       // of the replica; nil if there is none
 	Logger   *slog.Logger  // nil discards all messages
 }
 
@@ -46,6 +47,9 @@ func NewHub(o Options) *Hub {
 	h := &Hub{catch: make(chan struct{}, 1), origin: o.Verifier.Name()}
 	h.feeds = append(h.feeds, newFeed(leaves{
 		sinks.Tail{Journal: o.Journal, Verifier: o.Verifier}, h.origin}, o.Logger.With("events", "journal")))
+	if o.Changes != nil {
+		h.feeds = append(h.feeds, newFeed(changes{o.Changes, h.origin}, o.Logger.With("events", "replica")))
+	}
 	return h
 }
 

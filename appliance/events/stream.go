@@ -157,6 +157,9 @@ func (s *Stream) take(ctx context.Context, r *reading, buf []byte) (_ []byte, ev
 		return buf, events, changed
 	}
 	next, err := s.hub.readOld(ctx, r.feed, r.at, func(e Event, after sinks.Cursor) error {
+		if len(buf) >= most {
+			return sinks.ErrEnough
+		}
 		if !s.wants(e) {
 			return nil
 		}
@@ -166,9 +169,7 @@ func (s *Stream) take(ctx context.Context, r *reading, buf []byte) (_ []byte, ev
 		}
 		r.source.place(&s.at, after, e)
 		buf = s.appendEvent(buf, text)
-		if events++; len(buf) >= most {
-			return sinks.ErrEnough
-		}
+		events++
 		return nil
 	})
 	if err != nil {

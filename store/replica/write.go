@@ -122,6 +122,7 @@ type batchWriter struct {
 	routesChanged bool
 	texts         int  // number of dictionary texts before the batch
 	learned       bool // the batch has added a sample
+	logged        []loggedChange
 }
 
 func newBatchWriter(r *Store, tx *bbolt.Tx) *batchWriter {
@@ -193,6 +194,9 @@ func (w *batchWriter) write(ctx context.Context, b index.Batch) error {
 		return nil
 	}
 	if err := w.applyGathered(); err != nil {
+		return err
+	}
+	if err := w.logChanges(); err != nil {
 		return err
 	}
 	return put(w.tx, bucketMeta, keyUpdated, binary.BigEndian.AppendUint64(nil, uint64(w.r.now().UnixNano())))
@@ -315,6 +319,7 @@ func (w *batchWriter) upsertRow(c *collection, row index.Row, p *prepared) (coun
 	default:
 		count = &w.written.Updated
 	}
+	w.noteChange(c, string(key), old, row, settled)
 	return count, w.replace(c, string(key), old, kept, row, settled, p)
 }
 
