@@ -2,6 +2,7 @@ package events_test
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"regexp"
 	"strings"
@@ -166,7 +167,7 @@ func TestFilters(t *testing.T) {
 	}
 	for types, field := range map[string]string{"attestation.isued": "types", "attestation": "types", ",": "types"} {
 		_, err := events.ParseFilter(types, "", "", "")
-		if e, ok := err.(*appliance.Error); !ok || e.Code != appliance.CodeInvalidField || e.Field != field {
+		if e, ok := errors.AsType[*appliance.Error](err); !ok || e.Code != appliance.CodeInvalidField || e.Field != field {
 			t.Errorf("%q: %v", types, err)
 		}
 	}
