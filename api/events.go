@@ -118,6 +118,16 @@ func (s *streams) count() float64 {
 	return float64(len(s.open))
 }
 
+// offer adds the route of streams, if there are any.
+func (s *Server) offer(e *Events) {
+	if e == nil {
+		return
+	}
+	s.streams = newStreams(max(1, s.opts.MaxConnections/streamShare), e.MostPerClient)
+	s.routes = append(s.routes, Route{Method: fiber.MethodGet, Path: eventsPath, AnyScope: !e.OpenPackets,
+		Origins: e.Origins, Read: true, Handler: s.events})
+}
+
 // events answers GET /v1/events.
 func (s *Server) events(c *fiber.Ctx) error {
 	x := exchangeOf(c.Context())

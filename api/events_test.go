@@ -123,7 +123,7 @@ func TestAStreamHasItsKeysAttestationsInTheOrderOfTheLog(t *testing.T) {
 	for range n {
 		r.attest()
 	}
-	r.token, other = other, r.token
+	r.token = other
 	r.attest()
 	for i := range int64(n) {
 		if e := first.next(); e.Type != "attestation.issued" || e.Data.Index != i || e.Data.KeyID != r.key ||
@@ -182,18 +182,20 @@ func TestAStreamResumesFarBehind(t *testing.T) {
 	}
 }
 
+func openReplica(t *testing.T) *replica.Store {
+	t.Helper()
+	data, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { data.Close() })
+	return data
+}
+
 // A transfer's changes arrive in order, without an API key, and a stream resumes after each, also at another replica.
 func TestAStreamHasTheChangesOfTransfers(t *testing.T) {
 	t.Parallel()
-	open := func() *replica.Store {
-		data, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { data.Close() })
-		return data
-	}
-	first, second := open(), open()
+	first, second := openReplica(t), openReplica(t)
 	serve := func(data *replica.Store) *rig {
 		return newRig(t, func(o *api.Options) {
 			verifier, err := note.NewVerifier(o.LogVerifier)

@@ -224,11 +224,7 @@ func New(opts Options) (*Server, error) {
 		s.origin, s.logHash = v.Name(), fmt.Sprintf("%08x", v.KeyHash())
 	}
 	s.routes = append(s.ownRoutes(), opts.Routes...)
-	if e := opts.Events; e != nil {
-		s.streams = newStreams(max(1, opts.MaxConnections/streamShare), e.MostPerClient)
-		s.routes = append(s.routes, Route{Method: fiber.MethodGet, Path: eventsPath, AnyScope: !e.OpenPackets,
-			Origins: e.Origins, Read: true, Handler: s.events})
-	}
+	s.offer(opts.Events)
 	s.pressure = pressure{part: 1, at: opts.Now(), saturated: func() bool {
 		return opts.Attestor.Saturated() || opts.Saturated != nil && opts.Saturated()
 	}}
