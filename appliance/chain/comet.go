@@ -62,8 +62,8 @@ func (c *Comet) call(ctx context.Context, what string, answer any, method string
 	return err
 }
 
-// withReason adds the reason to an error of a CometBFT node, whose message is always the same. It returns errNoBlock for
-// a block that the node does not have, because a smaller query does not help then.
+// withReason adds the reason to an error of a CometBFT node: the message is the same for all errors. It returns
+// errNoBlock for a block that the node does not have, because a smaller query does not help then.
 func withReason(err error) error {
 	reason, has := errors.AsType[rpc.DataError](err)
 	if !has || reason.ErrorData() == nil {
@@ -136,7 +136,8 @@ func (c *Comet) HasContract(ctx context.Context, address string) (bool, error) {
 }
 
 // Safe returns the highest block that may be read: with finalized, the newest that another block confirms, and
-// otherwise the newest with that many blocks on top of it. CometBFT never reorganises. ok is false if there is none yet.
+// otherwise the newest with that many blocks on top of it. CometBFT never reorganises. ok is false if no block may be
+// read yet.
 func (c *Comet) Safe(ctx context.Context, finalized bool, confirmations uint64) (number uint64, ok bool, err error) {
 	s, err := c.status(ctx)
 	if finalized {

@@ -31,7 +31,7 @@ type Attribute struct {
 	Value string `json:"value"`
 }
 
-// Get returns the value of an attribute, the first if there are several. ok is false if there is none.
+// Get returns the value of the first attribute with a key. ok is false if the event lacks the key.
 func (e *WasmEvent) Get(key string) (value string, ok bool) {
 	for _, a := range e.Attributes {
 		if a.Key == key {
@@ -92,11 +92,11 @@ type cometTransaction struct {
 // callsAtOnce is the number of calls that a query makes at the same time.
 const callsAtOnce = 8
 
-// Events returns the events of a contract in the blocks first to last: those of transactions that succeeded, and those
-// of the blocks themselves. The node must report the same transactions and events by both block_results and tx_search.
+// Events returns the events of a contract in the blocks first to last, with and without a transaction. It leaves out
+// failed transactions. The node must report the same transactions and events by both block_results and tx_search.
 //
-// Errors: TooLarge reports whether a smaller range may succeed. The answer of a node that lost events is incomplete, and
-// a later query may be complete.
+// Errors: TooLarge reports whether a smaller range may succeed. If a node has lost events, its answer is incomplete. A
+// later query may be complete.
 func (c *Comet) Events(ctx context.Context, contract string, first, last uint64) (found WasmEvents, err error) {
 	blocks := make([]cometBlock, last-first+1)
 	calls, limited := errgroup.WithContext(ctx)
@@ -189,8 +189,8 @@ func (c *Comet) transactions(ctx context.Context, block uint64,
 				continue
 			}
 			if same == nil || !sameEvents(same.Events, tx.Result.Events) {
-				return nil, fmt.Errorf("transaction %d of block %d has other events in tx_search than in block_results: %w",
-					tx.Index, block, errIncomplete)
+				return nil, fmt.Errorf("transaction %d of block %d has other events in tx_search than in "+
+					"block_results: %w", tx.Index, block, errIncomplete)
 			}
 			hashes[tx.Index] = appliance.Digest(tx.Hash)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/chain/chaintest"
+	"github.com/attestd/attestd/appliance/chain/comettest"
 )
 
 // realPacket returns a PacketSend of Sepolia on channel 25.
@@ -31,7 +32,7 @@ func realPacket(t *testing.T) chaintest.Emission {
 }
 
 // TestChainsAreAnsweredFrom starts a daemon with graphql.source chains. The chain has a real packet of Sepolia, which a
-// GraphQL query returns. The commands show the chain, and read its blocks again.
+// GraphQL query returns. The commands show the chain, and read its blocks again. A second chain is a CosmWasm chain.
 func TestChainsAreAnsweredFrom(t *testing.T) {
 	t.Parallel()
 	node := chaintest.New(t)
@@ -46,21 +47,27 @@ func TestChainsAreAnsweredFrom(t *testing.T) {
 			[]common.Hash{{31: 1}, chaintest.Word(25), {}}, chaintest.Argument{Type: "bytes", Value: []byte{1}},
 			number(1), number(2), text("ucs03-zkgm-0")),
 		realPacket(t))
+	wasm := comettest.New(t, "union-1")
+	wasm.Emit(t, comettest.NewEvent("create_client", "client_id", "7", "client_type", "trusted/evm",
+		"counterparty_chain_id", "1337"))
 	d := newDaemonFolder(t)
 	d.configure("ATTESTD_GRAPHQL_SOURCE=chains", "ATTESTD_INDEXER_POLL_INTERVAL=100ms", fmt.Sprintf(
-		`ATTESTD_INDEXER_CHAINS=[{"id": "ethereum.1337", "rpcs": [%q], "core": %q, "confirmations": 0}]`, node.URL,
-		chaintest.Emitter))
+		`ATTESTD_INDEXER_CHAINS=[{"id": "ethereum.1337", "rpcs": [%q], "core": %q, "confirmations": 0},`+
+			`{"id": "union.union-1", "rpcs": [%q], "core": %q, "confirmations": 0}]`, node.URL, chaintest.Emitter,
+		wasm.URL, comettest.Core))
 	d.start(t)
 	defer func() { d.kill(t) }()
 	await(t, "the chain is indexed", func() (bool, string) {
 		var s wire.IndexerStatus
 		out := d.run(t, "indexer", "status", "--output", "json")
 		err := json.Unmarshal([]byte(out), &s)
-		return err == nil && len(s.Chains) == 1 && s.Chains[0].Events == 4 && s.Chains[0].Lag == 0, out
+		return err == nil && len(s.Chains) == 2 && s.Chains[0].Events == 4 && s.Chains[0].Lag == 0 &&
+			s.Chains[1].Events == 1 && s.Chains[1].Lag == 0, out
 	})
 	query, err := json.Marshal(map[string]string{"query": `{ v2_transfers {
 		packet_hash status base_token_symbol receiver_display packet_shape
-		destination_chain { universal_chain_id } traces { type height } } v2_stats_count { name value } }`})
+		destination_chain { universal_chain_id } traces { type height } } v2_stats_count { name value }
+		v2_chains { universal_chain_id rpc_type addr_prefix } v2_clients { client_id counterparty_universal_chain_id } }`})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +76,8 @@ func TestChainsAreAnsweredFrom(t *testing.T) {
 		`"packet_hash":"0x7ff1806fe5cb3c704e9d1a4061d7cdfc67beefeaf6fe852d6ace7e8e85da8841"`, `"status":"PACKET_SEND"`,
 		`"base_token_symbol":"ugnot"`,
 		`"receiver_display":"g1jg8mtutu`, `"packet_shape":"transfer_v2"`, `"universal_chain_id":"union.union-1"`,
-		`{"type":"PACKET_SEND","height":"1"}`, `{"name":"total_transfers","value":"1"}`,
+		`{"universal_chain_id":"union.union-1","rpc_type":"cosmos","addr_prefix":"union"}`,
+		`{"client_id":7,"counterparty_universal_chain_id":"ethereum.1337"}`, `{"type":"PACKET_SEND","height":"1"}`, `{"name":"total_transfers","value":"1"}`,
 	} {
 		if !strings.Contains(answer, want) {
 			t.Errorf("the answer lacks %s: %s", want, answer)
@@ -84,8 +92,11 @@ func TestChainsAreAnsweredFrom(t *testing.T) {
 		out := d.run(t, "indexer", "status", "--output", "json")
 		return !strings.Contains(out, `"rescan"`), out
 	})
-	if out := d.run(t, "doctor", "--output", "json"); !strings.Contains(out,
-		"ethereum.1337: indexed to block 1, 0 blocks behind the head; 4 events") {
-		t.Errorf("doctor:\n%s", out)
+	out := d.run(t, "doctor", "--output", "json")
+	for _, want := range []string{"ethereum.1337: indexed to block 1, 0 blocks behind the head; 4 events",
+		"union.union-1: indexed to block 2, 0 blocks behind the head; 1 events"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("doctor lacks %s:\n%s", want, out)
+		}
 	}
 }

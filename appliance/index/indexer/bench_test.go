@@ -4,9 +4,16 @@ import (
 	"testing"
 )
 
-// BenchmarkIndex reads two chains of go-ethereum nodes in this process, with about 5,000 events each.
+// BenchmarkIndex reads two chains of nodes in this process, with about 5,000 events each: two EVM chains, and an EVM
+// chain and a CosmWasm chain.
 func BenchmarkIndex(b *testing.B) {
-	x, y := newWorld(b)
+	b.Run("EVM", func(b *testing.B) { benchmarkIndex(b, newWorld) })
+	b.Run("CosmWasm", func(b *testing.B) { benchmarkIndex(b, newMixedWorld) })
+}
+
+func benchmarkIndex(b *testing.B, start func(testing.TB) (x, y *side)) {
+	b.Helper()
+	x, y := start(b)
 	for range 60 {
 		exchange(b, x, y, 60)
 	}

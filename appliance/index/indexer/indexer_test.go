@@ -172,8 +172,8 @@ func expected(t *testing.T, all []*parcel) (lines []string) {
 	return lines
 }
 
-// TestTwoChains compares each row of two chains with what was sent: of two EVM chains, and of an EVM chain and a CosmWasm
-// chain.
+// TestTwoChains compares each row of two chains with what was sent: of two EVM chains, and of an EVM chain and a
+// CosmWasm chain.
 func TestTwoChains(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(testing.TB) (a, b *side){"EVM": newWorld, "CosmWasm": newMixedWorld} {

@@ -19,11 +19,11 @@ type node interface {
 	ChainID(ctx context.Context) (string, error)
 	// hasCore reports whether the core contract exists.
 	hasCore(ctx context.Context) (bool, error)
-	// Safe returns the highest block that may be read. ok is false if there is none yet.
+	// Safe returns the highest block that may be read. ok is false if no block may be read yet.
 	Safe(ctx context.Context, finalized bool, confirmations uint64) (number uint64, ok bool, err error)
 	Block(ctx context.Context, number uint64) (chain.Block, error)
-	// read returns the events of the core contract in the blocks first to last. chain.TooLarge reports whether a smaller
-	// range may succeed after an error.
+	// read returns the events of the core contract in the blocks first to last. After an error, chain.TooLarge reports
+	// whether a smaller range may succeed.
 	read(ctx context.Context, first, last uint64) (answer, error)
 }
 
@@ -95,8 +95,8 @@ func (n evmNode) hasCore(ctx context.Context) (bool, error) {
 
 func (n evmNode) read(ctx context.Context, first, last uint64) (answer, error) {
 	found, err := n.Logs(ctx, []common.Address{n.contract}, Topics(), first, last)
-	return answer{last: found.Last, size: len(found.Logs), digest: digestOf(&found), decode: decoded(found.Logs, Decode)},
-		err
+	return answer{last: found.Last, size: len(found.Logs), digest: digestOf(&found),
+		decode: decoded(found.Logs, Decode)}, err
 }
 
 // cometNode is an RPC of a CosmWasm chain.

@@ -25,8 +25,8 @@ import (
 	"github.com/attestd/attestd/store/replica"
 )
 
-// side is one of the two chains of a test: a go-ethereum node, whose emitter stands for the core contract, or a CometBFT
-// node.
+// side is one of the two chains of a test: a go-ethereum node, in which the emitter stands for the core contract, or a
+// CometBFT node.
 type side struct {
 	*chaintest.Node
 	comet   *comettest.Node // nil for an EVM chain
