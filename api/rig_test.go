@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -145,7 +146,7 @@ func (r *rig) must(err error) {
 func (r *rig) newKey(request appliance.KeyRequest) (token, id string) {
 	r.Helper()
 	if request.Name == "" {
-		request.Name = "test"
+		request.Name = "test-" + rand.Text() // no two usable keys have one name
 	}
 	key, token, err := appliance.NewAPIKey(request, r.clock.Now())
 	r.must(err)

@@ -3,6 +3,7 @@ package appliance_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"math"
@@ -48,7 +49,7 @@ func openStoreAt(t *testing.T, path string) *bolt.Store {
 func newKey(t *testing.T, keys appliance.Keys, req appliance.KeyRequest) (appliance.APIKey, string) {
 	t.Helper()
 	if req.Name == "" {
-		req.Name = "test"
+		req.Name = "test-" + rand.Text() // no two usable keys have one name
 	}
 	key, token, err := appliance.NewAPIKey(req, noon)
 	if err != nil {

@@ -2,6 +2,7 @@ package archive_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"path/filepath"
 	"strings"
@@ -56,7 +57,7 @@ func (s *stores) attest(t *testing.T, records int) {
 
 func (s *stores) newKey(t *testing.T) appliance.APIKey {
 	t.Helper()
-	key, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "a", Expires: time.Now().Add(time.Hour)}, time.Now())
+	key, _, err := appliance.NewAPIKey(appliance.KeyRequest{Name: "a-" + rand.Text(), Expires: time.Now().Add(time.Hour)}, time.Now())
 	if err == nil {
 		err = s.from.Keys().Create(t.Context(), key)
 	}

@@ -3,6 +3,7 @@ package attest_test
 import (
 	"context"
 	"crypto/ecdsa"
+	"crypto/rand"
 	"math/big"
 	"path/filepath"
 	"testing"
@@ -53,7 +54,7 @@ func openStore(t *testing.T) *bolt.Store {
 func newKey(t *testing.T, keys appliance.Keys, req appliance.KeyRequest) (appliance.APIKey, string) {
 	t.Helper()
 	if req.Name == "" {
-		req.Name = "test"
+		req.Name = "test-" + rand.Text() // no two usable keys have one name
 	}
 	key, token, err := appliance.NewAPIKey(req, time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
 	if err != nil {

@@ -47,6 +47,10 @@ func TestTheDashboardAndTheAlertsAskForWhatThereIs(t *testing.T) {
 		there = scrape(t, "http://"+listen+"/metrics")
 		return there["attestd_sink_lag_records"] != nil, "it is not"
 	})
+	d.run(t, "webhook", "create", "billing", "--url", "https://hooks.invalid/attestd")
+	for name, labels := range scrape(t, "http://"+listen+"/metrics") {
+		there[name] = labels
+	}
 	listen = freeAddress(t)
 	member.quorumAndIndexer(d, node, listen)
 	member.start(t)
