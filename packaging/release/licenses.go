@@ -16,7 +16,7 @@ import (
 // require their notice to be passed on (see writeNotices), and weak copyleft, which requires only the source of the
 // dependency itself. A new license needs a decision and a line here.
 var allowed = []string{
-	"0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BlueOak-1.0.0", "CC0-1.0", "ISC", "MIT", "Unlicense", "Zlib",
+	"0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-2-Clause-Views", "BSD-3-Clause", "BlueOak-1.0.0", "CC0-1.0", "ISC", "MIT", "Unlicense", "Zlib",
 	"LGPL-3.0-or-later", "MPL-2.0",
 	"OFL-1.1", // fonts
 }
