@@ -100,6 +100,9 @@ func (a *Admin) recordWebhook(ctx context.Context, c *fiber.Ctx, h *webhooks.Hoo
 func (a *Admin) deleteWebhook(c *fiber.Ctx) error {
 	return a.onWebhooks(c, fiber.StatusOK, func(ctx context.Context, h *webhooks.Hooks, name string) (any, error) {
 		w, state, err := h.Webhook(ctx, name)
+		if err != nil && appliance.CodeOf(err) != appliance.CodeNotFound {
+			w.Name, err = name, nil // a definition that cannot be read can be deleted
+		}
 		if err == nil {
 			err = a.recordFirst(ctx, c, journal.EventWebhookDeleted, w.Details())
 		}
