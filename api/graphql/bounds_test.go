@@ -173,7 +173,7 @@ func (s *server) slow(t *testing.T, query string) (status int, conn net.Conn) {
 		len(body), body); err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(3 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReaderSize(conn, 1024), nil)

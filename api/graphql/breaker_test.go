@@ -93,7 +93,7 @@ const leftAloneSaid = "not queried for some seconds"
 // tried sends requests until the upstream has received the given number.
 func (b *breakerTest) tried(t *testing.T, want int) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); len(b.requests()) < want; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); len(b.requests()) < want; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing tries")
 		}

@@ -90,7 +90,7 @@ func (h *hosted) wasAsked(t testing.TB, want int) {
 // await waits until the upstream has received the given number of requests.
 func (h *hosted) await(t testing.TB, asked int) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); len(h.requests()) < asked; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); len(h.requests()) < asked; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the upstream was asked %d times, want %d", len(h.requests()), asked)
 		}

@@ -125,10 +125,10 @@ func TestOneRPCOfThreeDoesNotHaltAttesting(t *testing.T) {
 	})
 }
 
-// 4,700 invented redemptions cause neither a long log nor many queries of the journal.
+// 1,600 invented redemptions cause neither a long log nor many queries of the journal.
 func TestMadeUpRedemptionsAreCheap(t *testing.T) {
 	t.Parallel()
-	const blocks, each = 47, 100
+	const blocks, each = 16, 100
 	node, key := attesting(t)
 	node.Mine(blocks)
 	liar := chaintest.NewProxy(t, node.URL)

@@ -119,7 +119,7 @@ type rig struct {
 	acknowledged []string
 }
 
-const waitMost = time.Minute
+const waitMost = 3 * time.Minute
 
 func newRig(t *testing.T, c chain.Contract) *rig {
 	t.Helper()

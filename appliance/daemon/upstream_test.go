@@ -71,7 +71,7 @@ func TestAFollowerWithADefectTakesNothingDown(t *testing.T) {
 			if !strings.Contains(line, want) {
 				t.Errorf("%q is logged, want %q", line, want)
 			}
-		case <-time.After(time.Minute):
+		case <-time.After(3 * time.Minute):
 			t.Fatalf("%q is not logged", want)
 		}
 	}

@@ -56,7 +56,7 @@ func (j *eventJournal) taken() (all []string) {
 
 func closeEvents(t *testing.T, e *journal.Events) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	if err := e.Close(ctx); err != nil {
 		t.Fatal(err)

@@ -131,7 +131,7 @@ func TestARecordIsProvenUnderAWitnessedCheckpoint(t *testing.T) {
 	running, stop := context.WithCancel(t.Context())
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); g.Run(running) }()
-	waiting, cancel := context.WithTimeout(t.Context(), time.Minute)
+	waiting, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	if proof, err := g.Prove(waiting, 305); err != nil || proof.TreeSize != 310 {
 		t.Errorf("record 305: %v, %d records", err, proof.TreeSize)

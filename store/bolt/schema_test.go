@@ -82,7 +82,7 @@ func TestMigrationsRunOnceAndAllAtOnce(t *testing.T) {
 func TestRespondsWhileTheWriterLives(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, newPath(t), options(newLogKey(t)))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	check(t, s.Responds(ctx))
 	s.BreakFile()

@@ -50,7 +50,7 @@ func (l *logText) Write(p []byte) (int, error) {
 // wait returns once a line contains the given text.
 func (l *logText) wait(t *testing.T, what string) {
 	t.Helper()
-	late := time.After(30 * time.Second)
+	late := time.After(3 * time.Minute)
 	for l.count(what) == 0 {
 		select {
 		case <-l.wrote:

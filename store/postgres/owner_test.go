@@ -69,7 +69,7 @@ func (w *owned) attest(id string) error {
 // refused waits until Ready fails with want, and expects the same error from an append.
 func (w *owned) refused(want error) {
 	w.t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(3 * time.Minute)
 	for {
 		err := w.store.Journal().Ready(w.t.Context())
 		if errors.Is(err, want) {
@@ -164,7 +164,7 @@ func TestAPauseThatTheDatabasesOwnerLiftsHolds(t *testing.T) {
 
 func waitVersions(t *testing.T, w *owned, want string) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(3 * time.Minute)
 	for {
 		text, err := os.ReadFile(w.o.Versions)
 		if err == nil && strings.Contains(string(text), want) {

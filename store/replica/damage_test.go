@@ -202,7 +202,7 @@ func usedPart(t testing.TB, path string) []byte {
 // readEverything returns the first error. It fails the test on a row that was not written.
 func readEverything(t testing.TB, r *Store, written map[string]bool) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // turns an endless loop into an error
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // turns an endless loop into an error
 	defer cancel()
 	expect := func(rows []index.Row) {
 		for _, row := range rows {

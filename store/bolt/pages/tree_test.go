@@ -196,7 +196,7 @@ func TestTreeAsksForWholePages(t *testing.T) {
 		}
 		tree.prefetch(asked)
 		// The kernel sends no notification.
-		for deadline := time.Now().Add(time.Minute); !resident(); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(3 * time.Minute); !resident(); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("pages were asked for, and do not come")
 			}
