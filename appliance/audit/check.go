@@ -17,16 +17,18 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Leaf is a leaf that was checked on its own. Entry has no Index, and is zero if the leaf cannot be decoded.
+// Leaf is a leaf that was checked on its own. Entry has no Index, and is zero if the leaf cannot be decoded or was
+// skipped.
 type Leaf struct {
 	Hash tlog.Hash
 	journal.Entry
+	Skipped bool // see Options.SkipRecords
 	part  string
 	fault error
 }
 
 // Decoded reports whether Entry is the entry of the leaf.
-func (c Leaf) Decoded() bool { return c.part != partRecord }
+func (c Leaf) Decoded() bool { return c.part != partRecord && !c.Skipped }
 
 const partRecord = "record" // of a leaf that cannot be decoded
 
@@ -57,6 +59,9 @@ func (a *Audit) Check(leaves [][]byte) []Leaf {
 
 func (a *Audit) check(leaf []byte) Leaf {
 	c := Leaf{Hash: tlog.RecordHash(leaf), part: partRecord}
+	if c.Skipped = a.signers.opts.SkipRecords && !journal.IsEvent(leaf); c.Skipped {
+		return c
+	}
 	if c.Entry, c.fault = journal.DecodeEntry(0, leaf); c.fault != nil {
 		return c
 	}

@@ -102,6 +102,11 @@ func appendJSON(b []byte, s string) []byte {
 
 // DecodeLeaf reads a record's leaf. It refuses bytes that EncodeLeaf would not have written.
 func DecodeLeaf(leaf []byte) (appliance.Record, error) {
+	if r, ok := scanLeaf(leaf); ok {
+		if again, err := EncodeLeaf(r); err == nil && bytes.Equal(again, leaf) {
+			return r, nil
+		}
+	}
 	var r appliance.Record
 	if err := json.Unmarshal(leaf, &r); err != nil {
 		return appliance.Record{}, fmt.Errorf("record: %w", err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +115,10 @@ func FuzzDecodeLeaf(f *testing.F) {
 		r, err := journal.DecodeLeaf(leaf)
 		if err != nil {
 			return
+		}
+		var want appliance.Record
+		if err := json.Unmarshal(leaf, &want); err != nil || !reflect.DeepEqual(r, want) {
+			t.Errorf("%q was decoded as %+v, and by encoding/json as %+v (%v)", leaf, r, want, err)
 		}
 		again, err := journal.EncodeLeaf(r)
 		if err != nil || !bytes.Equal(again, leaf) {

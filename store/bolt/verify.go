@@ -34,7 +34,8 @@ func (j *Journal) Verify(ctx context.Context, opts audit.Options) (audit.Report,
 	}
 	a.Expect(opts)
 	before, _ := j.store.keys.List(ctx) // from memory: it never fails
-	v := &auditor{ctx: ctx, store: j.store, head: j.store.head.Load(), audit: a, progress: opts.Progress}
+	v := &auditor{ctx: ctx, store: j.store, head: j.store.head.Load(), audit: a, progress: opts.Progress,
+		skip: opts.SkipRecords}
 	if v.progress == nil {
 		v.progress = func(done, total int64) {}
 	}
@@ -55,6 +56,7 @@ type auditor struct {
 	head     *head // at the beginning; nil if the file is damaged
 	audit    *audit.Audit
 	progress func(done, total int64)
+	skip     bool // audit.Options.SkipRecords
 
 	// Set by file.
 	checkpoint []byte

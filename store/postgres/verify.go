@@ -274,7 +274,7 @@ func (v *auditor) record(n int64, r *stored, found lookups) []root {
 func (v *auditor) columns(n int64, r *stored, e journal.Entry, found lookups) {
 	id, record := e.ID(), e.Record
 	if id == uuid.Nil {
-		return // unreadable, which is reported elsewhere
+		return // skipped, or unreadable, which is reported elsewhere
 	}
 	check := func(column string, right bool) {
 		if !right {
