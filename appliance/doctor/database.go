@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/attestd/attestd/appliance/config"
@@ -64,11 +65,45 @@ func checkDatabase(ctx context.Context, p *subject) []Finding {
 			oneLine(err))}
 	}
 	findings := []Finding{ok("%s: PostgreSQL %s, schema version %d", server.Address, server.Version, schema.Version)}
-	limited, cancel := context.WithTimeout(ctx, trialCommit)
-	defer cancel()
-	took, err := store.Database.Commit(limited)
+	took, err := p.commit(ctx)
 	return slices.Concat(findings, keeping(url, server, took, err), reaching(url, server), mayDo(url, server),
 		agreeing(ctx, store))
+}
+
+// commits is the result of the trial COMMIT, which is made once: while the standby is away, each one waits in vain.
+type commits struct {
+	once sync.Once
+	took time.Duration
+	err  error
+}
+
+// commit makes a COMMIT in the database, or returns the result of the earlier one. It returns no error if there is no
+// database, or if the database cannot be reached.
+func (p *subject) commit(ctx context.Context) (took time.Duration, failed error) {
+	if p.config.Store.URL == "" {
+		return 0, nil
+	}
+	p.commits.once.Do(func() {
+		store, err := daemon.ReadStore(p.config)
+		if err != nil {
+			return
+		}
+		defer func() { _ = store.Close() }()
+		ctx, cancel := context.WithTimeout(ctx, trialCommit)
+		defer cancel()
+		if _, err := store.Database.Server(ctx); err == nil {
+			p.commits.took, p.commits.err = store.Database.Commit(ctx)
+		}
+	})
+	return p.commits.took, p.commits.err
+}
+
+// unread returns a finding if the database does not commit, because then no journal can be read from it.
+func (p *subject) unread(ctx context.Context) []Finding {
+	if _, err := p.commit(ctx); err != nil {
+		return []Finding{warn("see the findings on the database", "not checked: %s", oneLine(err))}
+	}
+	return nil
 }
 
 // agreeing reports differences between members in settings that must be equal.

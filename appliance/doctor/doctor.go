@@ -137,6 +137,7 @@ type subject struct {
 	token  // the token under examination, for checks of one token
 
 	apiKeys []appliance.APIKey // of the running daemon
+	commits *commits
 }
 
 func (p *subject) running() bool { return p.daemonErr == nil }
@@ -173,7 +174,7 @@ const doctorTimeout = 2 * time.Minute
 func Examine(ctx context.Context, of Subject) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	p := &subject{Subject: of}
+	p := &subject{Subject: of, commits: new(commits)}
 	findings := health.Named("configuration", p.checkConfiguration()...)
 	if Worst(findings) == Fail {
 		return findings

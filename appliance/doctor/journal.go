@@ -35,6 +35,9 @@ func checkJournal(ctx context.Context, p *subject) []Finding {
 		return []Finding{ok(
 			"none yet: the first start creates it. On a machine that replaces another, run this first: attestd restore FILE")}
 	}
+	if unread := p.unread(ctx); unread != nil {
+		return unread
+	}
 	ctx, cancel := p.patience(ctx)
 	defer cancel()
 	journal, verifier, err := p.openJournal()
@@ -61,8 +64,7 @@ func checkJournal(ctx context.Context, p *subject) []Finding {
 		" as evidence, then restore the newest backup: attestd restore --force FILE", "%s", err)}
 }
 
-// patience bounds the reading of a journal in a database. Each reading waits for a commit on the standby, which
-// checkDatabase has tried already.
+// patience bounds the reading of a journal in a database. Each reading waits for a commit on the standby.
 func (p *subject) patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	if p.config.Store.URL == "" {
 		return context.WithCancel(ctx)

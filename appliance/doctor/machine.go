@@ -126,6 +126,9 @@ func checkClock(ctx context.Context, p *subject) []Finding {
 func (p *subject) newestRecord(ctx context.Context) *appliance.Record {
 	var entries []journal.Entry
 	query := journal.Query{Limit: 1, AttestationsOnly: true}
+	if _, err := p.commit(ctx); err != nil {
+		return nil
+	}
 	if p.running() {
 		daemon := client.NewAdmin(p.config.Admin.Socket)
 		entries, _ = daemon.Records(ctx, query)

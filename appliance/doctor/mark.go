@@ -19,6 +19,9 @@ const lostRemedy = "put the newer journal back; attestd then continues. If it is
 // checkMark compares the journal with the highest checkpoint that this appliance has seen.
 func checkMark(ctx context.Context, p *subject) []Finding {
 	path := filepath.Join(p.config.DataDir, highwater.FileName)
+	if unread := p.unread(ctx); unread != nil {
+		return unread
+	}
 	ctx, cancel := p.patience(ctx)
 	defer cancel()
 	if p.running() {

@@ -60,6 +60,9 @@ func checkPolicy(ctx context.Context, p *subject) []Finding {
 }
 
 func apiKeys(ctx context.Context, p *subject) ([]appliance.APIKey, error) {
+	if _, err := p.commit(ctx); err != nil {
+		return nil, err
+	}
 	if p.running() {
 		admin := client.NewAdmin(p.config.Admin.Socket)
 		defer func() { _ = admin.Close() }()
