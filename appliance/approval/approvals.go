@@ -94,7 +94,7 @@ func (a *Approvals) Admit(ctx context.Context, call appliance.Call,
 		NewBeneficiary: !known})
 	var asked *Approval
 	if call.IdempotencyKey != "" {
-		asked = a.state.byCall[callName(call.Key.ID, call.Coordinator, call.IdempotencyKey)]
+		asked = a.state.byCall[callOf(call.Key.ID, call.Coordinator, call.IdempotencyKey)]
 	}
 	switch {
 	case asked != nil && asked.Request != call.Request:

@@ -119,14 +119,19 @@ func (a *Approval) Satisfies(r policy.ApprovalRule) bool {
 	return r.Required > 0 && count >= r.Required
 }
 
-// call identifies the request of a client, or of a coordinator.
-func (a *Approval) call() string { return callName(a.KeyID, a.Coordinator, a.IdempotencyKey) }
+// call identifies the request of a client, or of a coordinator. A coordinator chooses its name, so a client's API key
+// and a coordinator are different fields: otherwise a coordinator could name the id of an API key, and use the
+// approvals of that client.
+type call struct{ keyID, coordinator, idempotencyKey string }
 
-func callName(keyID, coordinator, idempotencyKey string) string {
+func (a *Approval) call() call { return callOf(a.KeyID, a.Coordinator, a.IdempotencyKey) }
+
+// callOf leaves out the API key of a coordinator, which may be replaced between two attempts.
+func callOf(keyID, coordinator, idempotencyKey string) call {
 	if coordinator != "" {
-		keyID = coordinator
+		keyID = ""
 	}
-	return keyID + " " + idempotencyKey
+	return call{keyID, coordinator, idempotencyKey}
 }
 
 // rulesChange is a policy's event.
@@ -149,8 +154,8 @@ type History struct {
 	changes  []rulesChange   // the rules in force, and before them those that were in force during rulesOverlap
 	enrolled map[string]Approver
 	all      map[uuid.UUID]*Approval
-	byCall   map[string]*Approval // the newest of each call
-	keyNames map[string]string    // by id
+	byCall   map[call]*Approval // the newest of each call
+	keyNames map[string]string  // by id
 
 	seed     maphash.Seed
 	earlier  []uint64              // hashes of beneficiaries, until a rule asks for them
@@ -161,7 +166,7 @@ type History struct {
 func NewHistory(origin string) *History {
 	return &History{
 		origins: map[string]bool{origin: true}, enrolled: make(map[string]Approver),
-		all: make(map[uuid.UUID]*Approval), byCall: make(map[string]*Approval), keyNames: make(map[string]string),
+		all: make(map[uuid.UUID]*Approval), byCall: make(map[call]*Approval), keyNames: make(map[string]string),
 		seed: maphash.MakeSeed(), changes: make([]rulesChange, 1), // without rules
 	}
 }
@@ -387,7 +392,7 @@ func (s *History) claimed(r appliance.Record) (*Approval, error) {
 	switch {
 	case a == nil || a.Kind != journal.EventApprovalRequested:
 		return nil, fmt.Errorf("the attestation names the approval %s, which the journal has no request for", r.Approval)
-	case a.call() != callName(r.KeyID, r.Coordinator, r.IdempotencyKey) || a.Request != r.Request:
+	case a.call() != callOf(r.KeyID, r.Coordinator, r.IdempotencyKey) || a.Request != r.Request:
 		return nil, fmt.Errorf("the attestation names the approval %s, which is of another request", a.ID)
 	case a.Used != uuid.Nil:
 		return nil, fmt.Errorf("the attestation names the approval %s, which attestation %s has used", a.ID, a.Used)

@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/journal"
@@ -170,12 +171,19 @@ func IsRefusal(err error) bool {
 		appliance.CodeQuorumRefused:
 		return true
 	}
-	return WaitsForPeople(err)
+	return aboutApproval(appliance.CodeOf(err))
 }
 
-// WaitsForPeople reports whether an error is about an approval. Approvals have events of their own.
+// WaitsForPeople reports whether an error is about an approval, which has events of its own, or another member asks its
+// people and a repeat may succeed.
 func WaitsForPeople(err error) bool {
-	switch appliance.CodeOf(err) {
+	e, _ := errors.AsType[*appliance.Error](err)
+	return e != nil && (aboutApproval(e.Code) || e.RetryAfter > 0 && slices.ContainsFunc(e.Members,
+		func(f appliance.MemberFailure) bool { return f.Code == appliance.CodeApprovalRequired }))
+}
+
+func aboutApproval(c appliance.Code) bool {
+	switch c {
 	case appliance.CodeApprovalRequired, appliance.CodeApprovalDenied, appliance.CodeApprovalExpired:
 		return true
 	}

@@ -31,6 +31,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -127,13 +128,15 @@ func (q *Quorum) Cosign(
 	return func(own appliance.Attestation) (*appliance.Quorum, error) { return q.join(ctx, own, answers) }
 }
 
-// join waits until enough members have signed, or cannot.
+// join waits until enough members have signed, or cannot. If a repeat could succeed after a refusal, join waits for all
+// answers, because one of them may say that it cannot.
 func (q *Quorum) join(ctx context.Context, own appliance.Attestation,
 	answers <-chan answer) (*appliance.Quorum, error) {
 	all := []appliance.MemberSignature{own.By(q.opts.Origin)}
 	var failed []answer
 	for len(all) < q.opts.Threshold {
-		if err := q.hopeless(failed); err != nil {
+		answered := len(failed) + len(all) - 1 // own is no answer
+		if err := q.hopeless(failed); err != nil && (err.RetryAfter == 0 || answered == len(q.members)) {
 			return nil, err
 		}
 		select {
@@ -156,25 +159,27 @@ func (q *Quorum) join(ctx context.Context, own appliance.Attestation,
 }
 
 // hopeless returns an error once the members that have not failed are too few: a refusal if so many have refused that
-// the others cannot matter, because a repeat cannot succeed then.
-func (q *Quorum) hopeless(failed []answer) error {
+// the others cannot matter. The refusal has RetryAfter only if enough members may sign a repeat then, for example after
+// the approval of people.
+func (q *Quorum) hopeless(failed []answer) *appliance.Error {
 	spare := len(q.members) - (q.opts.Threshold - 1)
 	if len(failed) <= spare {
 		return nil
 	}
 	var refused, others []appliance.MemberFailure
 	var why string
-	var wait time.Duration
+	// waits has an entry for each member that may sign a repeat: when to repeat.
+	waits := make([]time.Duration, len(q.members)-len(failed), len(q.members))
 	for _, a := range failed {
 		one := appliance.MemberFailure{Member: a.from.Name, Code: a.failure.code}
 		why += fmt.Sprintf("; %s: %s", a.from.Name, a.failure.detail)
 		if a.failure.kind != kindRefused {
-			others = append(others, one)
+			others, waits = append(others, one), append(waits, 0)
 			continue
 		}
 		refused = append(refused, one)
-		if wait == 0 || a.failure.retryAfter < wait {
-			wait = a.failure.retryAfter
+		if a.failure.retryAfter > 0 {
+			waits = append(waits, a.failure.retryAfter)
 		}
 	}
 	e := appliance.Errorf(appliance.CodeQuorumUnreachable,
@@ -182,7 +187,11 @@ func (q *Quorum) hopeless(failed []answer) error {
 		len(q.members)+1, q.opts.Threshold, list(append(refused, others...)))
 	e.Members = append(refused, others...)
 	if len(refused) > spare {
-		e.Code, e.RetryAfter = appliance.CodeQuorumRefused, wait
+		e.Code = appliance.CodeQuorumRefused
+		slices.Sort(waits)
+		if needed := q.opts.Threshold - 1; len(waits) >= needed {
+			e.RetryAfter = waits[needed-1]
+		}
 	}
 	return e.Because(fmt.Errorf("quorum%s", why))
 }
