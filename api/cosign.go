@@ -1,6 +1,7 @@
 package api
 
 import (
+	"strings"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -29,7 +30,7 @@ func (s *Server) cosign(c *fiber.Ctx) error {
 		}
 		return sendJSON(c, fiber.StatusOK, trial)
 	}
-	if err := s.checkCosign(r, id); err != nil {
+	if err := s.checkCosign(r, id, Key(c)); err != nil {
 		return err
 	}
 	e, _, err := s.attestor.Attest(ctx, appliance.Call{
@@ -44,8 +45,9 @@ func (s *Server) cosign(c *fiber.Ctx) error {
 // maxOrigin bounds the name of a coordinator's log, in bytes.
 const maxOrigin = 1024
 
-// checkCosign checks that the request is complete, and that its hash is the digest that this appliance would sign.
-func (s *Server) checkCosign(r quorum.Cosign, id string) error {
+// checkCosign checks that the request is complete, that the API key may name this coordinator, and that the hash is the
+// digest that this appliance would sign.
+func (s *Server) checkCosign(r quorum.Cosign, id string, key appliance.APIKey) error {
 	missing := func(name string) error {
 		return appliance.Errorf(appliance.CodeMissingField, "%s is required", name).In(name)
 	}
@@ -61,6 +63,10 @@ func (s *Server) checkCosign(r quorum.Cosign, id string) error {
 	case len(r.Coordinator) > maxOrigin:
 		return appliance.Errorf(appliance.CodeInvalidField, "coordinator has more than %d bytes",
 			maxOrigin).In("coordinator")
+	case !s.mayName(key, r.Coordinator):
+		return appliance.Errorf(appliance.CodeInvalidField,
+			"coordinator is not the log of the member whose API key this is: "+
+				"an API key of scope cosign is named like its member").In("coordinator")
 	case id == "":
 		return appliance.Errorf(appliance.CodeInvalidIdempotencyKey,
 			"Idempotency-Key is required: the id of the coordinator's request")
@@ -71,6 +77,15 @@ func (s *Server) checkCosign(r quorum.Cosign, id string) error {
 				"attestation.scheme must be the same at all members", s.attestor.Scheme.Name).In("hash")
 	}
 	return nil
+}
+
+// mayName reports whether an API key may name a coordinator. The answer to a coordinator's repeat has the recorded
+// signature, which another member must not get in its name. The key of a member is named like the member. A suffix
+// after a dot, which no member's name has, is for its next key.
+func (s *Server) mayName(key appliance.APIKey, coordinator string) bool {
+	member, known := s.opts.Coordinators[coordinator]
+	name, _, _ := strings.Cut(key.Name, ".")
+	return coordinator != s.origin && (!known || name == member)
 }
 
 // cosigner is GET /functions/v1/cosign.

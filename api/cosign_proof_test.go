@@ -69,7 +69,7 @@ func TestAMemberProvesAnAttestationOfItsJournal(t *testing.T) {
 		"a proof of another":         {liar.URL, token, r.log.Verifier, made.Hash, at.Add(time.Hour), "geneva"},
 		"nobody there":               {"http://127.0.0.1:1", token, r.log.Verifier, made.Hash, at.Add(1), "geneva"},
 	} {
-		member := quorum.Member{URL: c.url, APIKey: c.token, Log: c.log}
+		member := quorum.Member{URLs: []string{c.url}, APIKey: c.token, Log: c.log}
 		if got := r.prove(member, c.hash, c.until); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/quorum"
 )
@@ -110,5 +111,37 @@ func TestACosignRequestIsChecked(t *testing.T) {
 	trial := r.parse(r.cosign(token, "", `{"trial":true}`))
 	if !appliance.IsTrial(trial.Hash) || trial.Verify() != nil || r.size() != 0 {
 		t.Errorf("a trial: %+v", trial)
+	}
+}
+
+// A key of scope cosign names only the log of its own member, so it does not get a signature that was recorded for
+// another one. Coordinators that the configuration does not name are free.
+func TestAMembersKeyNamesOnlyItsOwnLog(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(o *api.Options) {
+		o.Coordinators = map[string]string{"geneva/log": "geneva", "tokyo/log": "tokyo"}
+	})
+	key := func(name string) string {
+		token, _ := r.newKey(appliance.KeyRequest{Name: name, Scopes: []appliance.Scope{appliance.ScopeCosign}})
+		return token
+	}
+	geneva, next, tokyo, lima := key("geneva"), key("geneva.2027"), key("tokyo"), key("lima")
+	first := r.cosign(geneva, "request-1", r.cosignBody("geneva/log", 2, nil))
+	if again := r.cosign(next, "request-1", r.cosignBody("geneva/log", 2, nil)); first.status != 200 ||
+		again.String() != first.String() {
+		t.Errorf("geneva's next key: %s, and before %s", again, first)
+	}
+	for name, c := range map[string]struct{ token, coordinator string }{
+		"another member": {tokyo, "geneva/log"},
+		"a new member":   {lima, "geneva/log"},
+		"this appliance": {lima, r.log.Verifier.Name()},
+	} {
+		a := r.cosign(c.token, "request-1", r.cosignBody(c.coordinator, 2, nil))
+		if a.status != 400 || a.problem().Code != appliance.CodeInvalidField || a.problem().Field != "coordinator" {
+			t.Errorf("%s: %s", name, a)
+		}
+	}
+	if a := r.cosign(lima, "request-1", r.cosignBody("lima/log", 2, nil)); a.status != 200 || r.size() != 2 {
+		t.Errorf("a member that is not configured yet: %s", a)
 	}
 }

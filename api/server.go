@@ -29,6 +29,10 @@ type Options struct {
 	LogVerifier string // the log's verifier key (C2SP signed-note vkey), published at /functions/v1/attestor
 	Version     string // of attestd, for the other members of a quorum
 
+	// Coordinators has the name of each other member of the quorum, by the origin of its log. Only an API key of that
+	// name may name that origin.
+	Coordinators map[string]string
+
 	DefaultRate   appliance.Rate // of an API key without a rate of its own
 	AnonymousRate appliance.Rate // of requests without a valid API key, from one client address (IPv6: one /64)
 	LogRate       appliance.Rate // of reading checkpoints and tiles, from one client address, in a separate bucket

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/url"
 	"regexp"
+	"strings"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
@@ -34,7 +35,8 @@ func quorumSettings() []Setting {
 		{"quorum.members", Objects{
 			{"name", "", "name of the member in answers, the log and the metrics"},
 			{"signer", "", "address of the member's attestor key; other signatures do not count"},
-			{"url", "", "address of the member's API: https, or http on this machine"},
+			{"url", "", "address of the member's API: https, or http on this machine; of a member that is a cluster, the " +
+				"addresses of its appliances, separated by commas"},
 			{"api_key", "",
 				"location of an API key of scope cosign that the member made for this appliance: file:/path or credential:NAME"},
 			{"ca", "", "PEM file of the certificate authorities for the member's certificate; if empty, the system's"},
@@ -96,9 +98,11 @@ func (c *Config) validateQuorum(check func(ok bool, format string, args ...any))
 }
 
 func (m QuorumMember) validate(check func(ok bool, format string, args ...any)) {
-	err := checkMemberURL(m.URL)
-	check(err == nil, "url: %v", err)
-	_, err = m.LogVerifier()
+	for _, address := range m.URLs() {
+		err := checkMemberURL(address)
+		check(err == nil, "url: %v", err)
+	}
+	_, err := m.LogVerifier()
 	check(err == nil, "verifier_key: %v", err)
 	key := m.APIKeyHeader()
 	check(m.APIKey != "" &&
@@ -107,6 +111,15 @@ func (m QuorumMember) validate(check func(ok bool, format string, args ...any)) 
 		err := key.Check()
 		check(err == nil, "api_key: %v", err)
 	}
+}
+
+// URLs returns the addresses of the member's appliances.
+func (m QuorumMember) URLs() []string {
+	all := strings.Split(m.URL, ",")
+	for i, address := range all {
+		all[i] = strings.TrimSuffix(strings.TrimSpace(address), "/")
+	}
+	return all
 }
 
 // LogVerifier returns the key of the member's log, or nil if verifier_key is empty.

@@ -167,6 +167,7 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 	return api.Options{
 		Attestor:        r.attestor,
 		LogVerifier:     r.store.LogKey.VerifierText,
+		Coordinators:    coordinators(r.config),
 		Version:         r.options.Version,
 		DefaultRate:     r.config.Limits.DefaultRate,
 		AnonymousRate:   r.config.Limits.AnonymousRate,

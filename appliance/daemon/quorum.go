@@ -63,7 +63,7 @@ func (r *running) openQuorum() error {
 // quorumMembers returns the other members, with their API keys.
 func quorumMembers(c *config.Config) (members []quorum.Member, err error) {
 	for _, m := range c.Quorum.Members {
-		one := quorum.Member{Name: m.Name, URL: strings.TrimSuffix(m.URL, "/")}
+		one := quorum.Member{Name: m.Name, URLs: m.URLs()}
 		one.Signer, _ = appliance.ParseAddress(m.Signer) // validated
 		one.Log, _ = m.LogVerifier()                     // validated
 		one.VerifierKey = m.VerifierKey
@@ -76,6 +76,17 @@ func quorumMembers(c *config.Config) (members []quorum.Member, err error) {
 		members = append(members, one)
 	}
 	return members, nil
+}
+
+// coordinators returns the names of the other members, by the origin of each log.
+func coordinators(c *config.Config) map[string]string {
+	names := make(map[string]string)
+	for _, m := range c.Quorum.Members {
+		if log, _ := m.LogVerifier(); log != nil { // validated
+			names[log.Name()] = m.Name
+		}
+	}
+	return names
 }
 
 // checkQuorumReferences returns an error if the API key or the certificate authorities of a member are missing. This

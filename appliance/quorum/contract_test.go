@@ -21,8 +21,8 @@ func onChain(t *testing.T, rpcs ...chain.QuorumContract) quorum.Status {
 	q := quorum.New(quorum.Options{
 		Threshold: 2, Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler),
 		Members: []quorum.Member{
-			{Name: "geneva", Signer: address(2), URL: "http://127.0.0.1:1", HTTP: http.DefaultClient},
-			{Name: "tokyo", Signer: address(3), URL: "http://127.0.0.1:1", HTTP: http.DefaultClient},
+			{Name: "geneva", Signer: address(2), URLs: []string{"http://127.0.0.1:1"}, HTTP: http.DefaultClient},
+			{Name: "tokyo", Signer: address(3), URLs: []string{"http://127.0.0.1:1"}, HTTP: http.DefaultClient},
 		},
 		Signers: func() []appliance.Address { return []appliance.Address{address(1), address(9)} },
 		OnChain: func(context.Context) []chain.QuorumContract { return rpcs },

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -34,6 +35,7 @@ type member struct {
 	quorum *Quorum
 	log    *slog.Logger
 	slots  chan struct{} // one for each request that is not answered
+	well   atomic.Int64  // the index in URLs of the appliance that answered last
 
 	mu     sync.Mutex // guards the fields below
 	counts MemberStatus
@@ -181,7 +183,8 @@ func (m *member) call(ctx context.Context, method, id string, body, into any) er
 	return nil
 }
 
-// fetch makes one request to a path below /functions/v1/cosign. Its errors are failures.
+// fetch makes one request to a path below /functions/v1/cosign. Its errors are failures. If an appliance of a member
+// that is a cluster fails, fetch asks the next one, which signs no request twice: they share a journal.
 func (m *member) fetch(ctx context.Context, method, path, id string, body any) ([]byte, error) {
 	select {
 	case m.slots <- struct{}{}:
@@ -196,7 +199,25 @@ func (m *member) fetch(ctx context.Context, method, path, id string, body any) (
 	if body != nil {
 		text, _ = json.Marshal(body) // strings only: cannot fail
 	}
-	request, err := http.NewRequestWithContext(ctx, method, m.URL+"/functions/v1/cosign"+path, bytes.NewReader(text))
+	first := int(m.well.Load())
+	for i := range m.URLs {
+		at := (first + i) % len(m.URLs)
+		answer, err := m.fetchFrom(ctx, len(m.URLs)-i, m.URLs[at], method, path, id, text)
+		f, failed := errors.AsType[*failure](err)
+		if !failed || f.kind != kindFailed || i == len(m.URLs)-1 {
+			m.well.Store(int64(at))
+			return answer, err
+		}
+	}
+	return nil, &failure{code: CodeUnreachable, detail: "the member has no URL"}
+}
+
+// fetchFrom asks one appliance of the member, and leaves an equal share of the time for each of those left.
+func (m *member) fetchFrom(ctx context.Context, left int, url, method, path, id string, body []byte) ([]byte, error) {
+	end, _ := ctx.Deadline()
+	ctx, cancel := context.WithTimeout(ctx, time.Until(end)/time.Duration(left))
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, url+"/functions/v1/cosign"+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, &failure{code: CodeUnreachable, detail: err.Error()}
 	}
@@ -211,7 +232,7 @@ func (m *member) fetch(ctx context.Context, method, path, id string, body any) (
 		return nil, unreachable(ctx, err)
 	}
 	defer response.Body.Close()
-	text, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
 		return nil, unreachable(ctx, err)
 	}

@@ -64,7 +64,7 @@ type Options struct {
 type Member struct {
 	Name   string
 	Signer appliance.Address // address of its attestor key; other signatures do not count
-	URL    string            // of its API
+	URLs   []string          // of its API: several if the member is a cluster
 	APIKey string            // of scope cosign, made by that member
 	HTTP   *http.Client
 

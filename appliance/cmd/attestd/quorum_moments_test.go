@@ -17,11 +17,7 @@ import (
 // Each member has its own database. Everything that holds with a file holds there: the answer without one member, the
 // same attestation for a repeated request, also after a kill, and whole journals.
 func TestAQuorumAttestsOnPostgreSQL(t *testing.T) {
-	q := startQuorumOf(t, 2, func() *daemonProcess {
-		d := newMembers(t, 1)[0]
-		d.token = strings.TrimSpace(d.run(t, "key", "create", "--name", "clients", "--rate", "unlimited"))
-		return d
-	})
+	q := startQuorumOf(t, 2, func() *daemonProcess { return newMembers(t, 1)[0] })
 	a, b, c := q.members[0], q.members[1], q.members[2]
 	signers := []appliance.Address{a.signer, b.signer, c.signer}
 	made, err := a.attestAs(t, 1, "order-1")
@@ -131,14 +127,7 @@ func (m *quorumMember) killAt(t *testing.T, call string) {
 // returns how many records of it the two had before the repeat.
 func (q *quorumRig) killedInAppend(a, b *quorumMember, call string, n int) (atA, atB int) {
 	t, order := q.T, fmt.Sprintf("order-%d", n)
-	pair := appliance.Request{}
-	_ = pair.UnspendableAddress.UnmarshalText(fmt.Appendf(nil, "0x%040x", 0xa000+n))
-	_ = pair.Beneficiary.UnmarshalText(fmt.Appendf(nil, "0x%040x", 0xb000+n))
-	scheme, err := appliance.NewScheme(appliance.SchemeKeccak256BN254, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	hash := scheme.Digest(pair)
+	hash := hashOf(t, n)
 	a.killAt(t, call)
 	if got, err := a.attestAs(t, n, order); err == nil {
 		t.Fatalf("%s: answered %s", call, got.text)

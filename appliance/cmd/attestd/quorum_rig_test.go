@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -84,7 +85,7 @@ func newQuorumMemberIn(t *testing.T, name string, folder *daemonProcess) *quorum
 	t.Helper()
 	m := &quorumMember{daemonProcess: folder, name: name}
 	m.newAttestorKey(t)
-	m.configure("ATTESTD_JOURNAL_ORIGIN=" + name + ".example/attestd")
+	m.beginLog(t, name+".example/attestd")
 	target, err := url.Parse(m.url)
 	if err != nil {
 		t.Fatal(err)
@@ -113,6 +114,21 @@ func newQuorumMemberIn(t *testing.T, name string, folder *daemonProcess) *quorum
 	}
 	m.signer = described.SignerAddress
 	return m
+}
+
+// beginLog replaces the folder's journal by an empty one with an origin of its own, and makes an API key.
+func (d *daemonProcess) beginLog(t *testing.T, origin string) {
+	t.Helper()
+	data := filepath.Join(d.dir, "data")
+	err := os.RemoveAll(data)
+	if err == nil {
+		err = os.Mkdir(data, 0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.configure("ATTESTD_JOURNAL_ORIGIN=" + origin)
+	d.token = strings.TrimSpace(d.run(t, "key", "create", "--name", "clients", "--rate", "unlimited"))
 }
 
 // cosignKey makes an API key for another member, and returns the file that has it.
@@ -184,6 +200,7 @@ type quorumAnswer struct {
 	Signatures []appliance.MemberSignature
 	Code       appliance.Code
 	Members    []appliance.MemberFailure
+	ApprovalID string
 
 	status     int
 	retryAfter string
@@ -271,4 +288,17 @@ func (q *quorumRig) auditAll() {
 			q.Errorf("%s: %s", m.name, out)
 		}
 	}
+}
+
+// hashOf returns the hash of the n-th pair of addresses.
+func hashOf(t *testing.T, n int) appliance.Digest {
+	t.Helper()
+	pair := appliance.Request{}
+	_ = pair.UnspendableAddress.UnmarshalText(fmt.Appendf(nil, "0x%040x", 0xa000+n))
+	_ = pair.Beneficiary.UnmarshalText(fmt.Appendf(nil, "0x%040x", 0xb000+n))
+	scheme, err := appliance.NewScheme(appliance.SchemeKeccak256BN254, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return scheme.Digest(pair)
 }
