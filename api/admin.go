@@ -12,6 +12,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/approval"
 	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/health"
@@ -88,6 +89,7 @@ type Admin struct {
 	lastBackup  atomic.Pointer[backupMade] // nil before the first
 	quorumSeen  seen[quorum.Status]
 	clusterSeen seen[[]health.Finding]
+	peopleSeen  seen[[]approval.Approver]
 
 	// streams is the parent of the streams' contexts. Shutdown cancels it, because it cannot wait for an audit to
 	// finish.

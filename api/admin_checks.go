@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/approval"
 	"github.com/attestd/attestd/appliance/health"
 	"github.com/attestd/attestd/appliance/quorum"
 )
@@ -15,7 +16,8 @@ import (
 // checks rates each part of the appliance. Parts that are not configured have no finding. s must be complete except for
 // Checks.
 func (a *Admin) checks(ctx context.Context, s wire.Status) []health.Finding {
-	return slices.Concat(a.signingChecks(s), a.readChecks(s), a.watchChecks(), a.memberChecks(ctx), a.machineChecks(s))
+	return slices.Concat(a.signingChecks(s), a.readChecks(s), a.watchChecks(), a.memberChecks(ctx), a.approverChecks(ctx),
+		a.machineChecks(s))
 }
 
 // signingChecks rates the parts that an attestation needs.
@@ -115,6 +117,25 @@ func (a *Admin) memberChecks(ctx context.Context) (all []health.Finding) {
 		all = append(all, health.Named("cluster", slices.Clone(found)...)...)
 	}
 	return all
+}
+
+// approverChecks rates the rules of approvals. It has no finding until the journal's approvals are read.
+func (a *Admin) approverChecks(ctx context.Context) []health.Finding {
+	rules := a.attestor.ApprovalRules()
+	if len(rules) == 0 || a.attestor.Approvals == nil {
+		return nil
+	}
+	enrolled, _ := a.peopleSeen.get(ctx, a.now, func(ctx context.Context) []approval.Approver {
+		all, err := a.attestor.Approvals.Approvers(ctx)
+		if err != nil {
+			return nil
+		}
+		return all
+	})
+	if enrolled == nil {
+		return nil
+	}
+	return health.Named("approvers", health.Approvers(rules, enrolled)...)
 }
 
 func clusterFindings(c wire.Cluster, now time.Time) []health.Finding {

@@ -222,6 +222,6 @@ func eventKinds() []journal.EventKind {
 		"signer_changed", "signer_removed", "unknown_redemption", "unproven_redemption", "chain_disagreement",
 		"attestor_mismatch", "witness_contradiction", "second_beneficiary", "webhook_created", "webhook_rotated",
 		"webhook_deleted", "webhook_resumed", "webhook_disabled", "approval_requested", "approval_given",
-		"approval_denied", "approver_enrolled", "approver_removed", "quorum_invalid_answer", "backup", "restored",
-		"log_continued"}
+		"approval_denied", "approval_expired", "approver_enrolled", "approver_removed", "quorum_invalid_answer",
+		"backup", "restored", "log_continued"}
 }

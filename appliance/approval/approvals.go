@@ -181,7 +181,8 @@ func (a *Approvals) append(ctx context.Context, e journal.Event) (*Approval, err
 	if err != nil {
 		return nil, err
 	}
-	asks := e.Kind != journal.EventApprovalGiven && e.Kind != journal.EventApprovalDenied
+	asks := e.Kind != journal.EventApprovalGiven && e.Kind != journal.EventApprovalDenied &&
+		e.Kind != journal.EventApprovalExpired
 	if found := a.state.all[e.ID]; found != nil || !asks {
 		return found, nil
 	}
@@ -293,6 +294,27 @@ func (a *Approvals) Deny(ctx context.Context, id uuid.UUID, by string) (Listed, 
 			Details: map[string]string{DetailApproval: id.String()}})
 		return err
 	})
+}
+
+// Expire records each approval that has expired, once.
+func (a *Approvals) Expire(ctx context.Context) error {
+	done, err := a.begin(ctx)
+	defer done()
+	if err != nil {
+		return err
+	}
+	now := a.opts.Now()
+	for id, one := range a.state.all {
+		if one.expired || one.State(now) != Expired {
+			continue
+		}
+		_, err := a.append(ctx, journal.Event{Kind: journal.EventApprovalExpired,
+			Details: map[string]string{DetailApproval: id.String()}})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Approvers returns the enrolled passkeys, by name.

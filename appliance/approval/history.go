@@ -85,7 +85,8 @@ type Approval struct {
 	Challenge journal.HexBytes    `json:"challenge"` // a passkey signs it
 	Used      uuid.UUID           `json:"used,omitzero"`
 
-	done State // approved or denied, else empty
+	done    State // approved or denied, else empty
+	expired bool  // the journal has the event that it expired
 }
 
 // GivenBy is one person's approval.
@@ -189,6 +190,11 @@ func (s *History) Add(e journal.Entry) (fault error) {
 		return s.asked(e)
 	case journal.EventApprovalGiven:
 		return s.given(e.Event)
+	case journal.EventApprovalExpired:
+		id, _ := uuid.Parse(e.Event.Details[DetailApproval])
+		if a := s.all[id]; a != nil {
+			a.expired = true
+		}
 	case journal.EventApprovalDenied:
 		id, _ := uuid.Parse(e.Event.Details[DetailApproval])
 		if a := s.all[id]; a != nil && a.State(e.Event.Time) == Waiting {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -228,6 +229,52 @@ func TestAnApprovalIsDeniedOrExpires(t *testing.T) {
 	o.sound()
 }
 
+// What waits, and what people have approved and the client has not used, expires. What was used or denied does not.
+func TestAnApprovalThatExpiresIsRecordedOnce(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t, ruleOf(policy.ApproveAlways))
+	ids := make(map[string]uuid.UUID)
+	for _, name := range []string{"late", "unused", "used", "denied"} {
+		ids[name] = o.want(appliance.CodeApprovalRequired, name)
+	}
+	o.approve(ids["unused"], o.alice, o.bob)
+	o.approve(ids["used"], o.alice, o.bob)
+	o.want("", "used")
+	if _, err := o.Approvals.Deny(t.Context(), ids["denied"], "operator"); err != nil {
+		t.Fatal(err)
+	}
+	recorded := func() (all []string) {
+		t.Helper()
+		if err := o.Approvals.Expire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		err := o.Journal.Entries(t.Context(), 0, func(e journal.Entry) error {
+			if e.Event != nil && e.Event.Kind == journal.EventApprovalExpired {
+				all = append(all, e.Event.Details[approval.DetailApproval])
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(all)
+		return all
+	}
+	*o.now = o.now.Add(24*time.Hour - time.Millisecond)
+	if got := recorded(); len(got) > 0 {
+		t.Errorf("recorded too early: %v", got)
+	}
+	*o.now = o.now.Add(time.Millisecond)
+	want := slices.Sorted(slices.Values([]string{ids["late"].String(), ids["unused"].String()}))
+	for range 2 {
+		if got := recorded(); !slices.Equal(got, want) {
+			t.Errorf("recorded %v, want %v", got, want)
+		}
+		o.restart()
+	}
+	o.sound()
+}
+
 func TestEachRuleDemandsApprovalsWhenItSays(t *testing.T) {
 	t.Parallel()
 	const waits = appliance.CodeApprovalRequired
@@ -319,25 +366,43 @@ func TestAnAssertionForAnotherChallengePageOrPersonIsRefused(t *testing.T) {
 	o := newOffice(t, ruleOf(policy.ApproveAlways))
 	id, other := o.want(appliance.CodeApprovalRequired, "one"), o.want(appliance.CodeApprovalRequired, "two")
 	challenge := o.show(id).Challenge
-	unverified, mallory := *o.alice, passkeytest.New("alice", console)
-	unverified.Flags = 0b001
-	posing := *mallory
-	posing.Credential = o.alice.Credential
-	changed := o.alice.Sign(challenge)
+	alice := func(change func(*passkeytest.Passkey)) *passkeytest.Passkey {
+		one := *o.alice
+		change(&one)
+		return &one
+	}
+	mallory := passkeytest.New("alice", console)
+	changed, short := o.alice.Sign(challenge), o.alice.Sign(challenge)
 	changed.AuthenticatorData[36]++
-	for want, a := range map[string]approval.Assertion{
-		"signs another challenge":   o.alice.Sign(o.show(other).Challenge),
-		"not webauthn.get":          o.alice.SignAs("webauthn.create", challenge, "https://"+console),
-		"was made on the page":      o.alice.SignAs("webauthn.get", challenge, "https://evil.example"),
-		"did not verify its user":   unverified.Sign(challenge),
-		"was not enrolled":          mallory.Sign(challenge),
-		"the passkey's":             posing.Sign(challenge),
-		"signature is not":          changed,
-		"client data":               {Credential: o.alice.Credential},
-		"made on the page of \"htt": o.alice.SignAs("webauthn.get", challenge, "https://evil"+console),
+	short.AuthenticatorData = short.AuthenticatorData[:36]
+	page := "https://" + console
+	for name, c := range map[string]struct {
+		want string
+		approval.Assertion
+	}{
+		"another request": {"signs another challenge", o.alice.Sign(o.show(other).Challenge)},
+		"a new passkey":   {"not webauthn.get", o.alice.SignAs("webauthn.create", challenge, page)},
+		"another page":    {"was made on the page", o.alice.SignAs("webauthn.get", challenge, "https://evil.example")},
+		"a longer name": {"was made on the page",
+			o.alice.SignAs("webauthn.get", challenge, "https://evil"+console)},
+		"a page in a frame": {"was made on the page",
+			alice(func(p *passkeytest.Passkey) { p.CrossOrigin = true }).Sign(challenge)},
+		"another relying party": {"is not for",
+			alice(func(p *passkeytest.Passkey) { p.RPID = "evil.example" }).SignAs("webauthn.get", challenge, page)},
+		"data without flags": {"is not for", short},
+		"nobody present": {"did not verify its user",
+			alice(func(p *passkeytest.Passkey) { p.Flags = 0b100 }).Sign(challenge)},
+		"nobody verified": {"did not verify its user",
+			alice(func(p *passkeytest.Passkey) { p.Flags = 0b001 }).Sign(challenge)},
+		"another passkey": {"was not enrolled", mallory.Sign(challenge)},
+		"another key": {"the passkey's",
+			func() approval.Assertion { a := mallory.Sign(challenge); a.Credential = o.alice.Credential; return a }()},
+		"changed data": {"signature is not", changed},
+		"no data":      {"client data", approval.Assertion{Credential: o.alice.Credential}},
 	} {
-		if _, err := o.Approvals.Approve(t.Context(), id, a, ""); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
+		if _, err := o.Approvals.Approve(t.Context(), id, c.Assertion, ""); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
 	if n := len(o.show(id).Approved); n != 0 {

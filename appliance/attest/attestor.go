@@ -82,6 +82,14 @@ type Attestor struct {
 // recorded yet.
 func (a *Attestor) Govern(p *policy.Policy) { a.policy.Store(p) }
 
+// ApprovalRules returns the rules of the policy by which people approve.
+func (a *Attestor) ApprovalRules() []policy.ApprovalRule {
+	if p := a.policy.Load(); p != nil {
+		return p.Approvals
+	}
+	return nil
+}
+
 // Attest signs the digest of the request and returns when the record is on disk. If the API key has used the
 // idempotency key before, Attest makes no signature and returns the earlier record with replayed set. If the earlier
 // record has another request, the error is CodeIdempotencyMismatch.

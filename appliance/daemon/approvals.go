@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"math"
+	"time"
 
 	"github.com/attestd/attestd/appliance/approval"
 )
@@ -23,6 +24,30 @@ func (r *running) loadApprovals(ctx context.Context) {
 	if err := r.attestor.Approvals.Load(ctx); err != nil && ctx.Err() == nil {
 		r.logger.Warn("approvals: the journal cannot be read; requests that need an approval are refused until it can",
 			"error", err.Error())
+	}
+}
+
+// expireEvery is how often the daemon looks for approvals that have expired.
+const expireEvery = time.Minute
+
+// expireApprovals records approvals that expire. It first reads the journal, see loadApprovals.
+func (r *running) expireApprovals(ctx context.Context) {
+	r.loadApprovals(ctx)
+	tick := time.NewTicker(expireEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if !r.demandsApprovals.Load() {
+			continue
+		}
+		if err := r.attestor.Approvals.Expire(ctx); err != nil && ctx.Err() == nil {
+			r.logger.Warn("approvals: that one has expired cannot be recorded; the next try is in a minute",
+				"error", err.Error())
+		}
 	}
 }
 

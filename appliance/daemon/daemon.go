@@ -152,7 +152,7 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	defer endWatch()
 	go r.watchdog(watching)
 	go r.watchTokens(watching)
-	go r.loadApprovals(watching)
+	go r.expireApprovals(watching)
 	defer r.follow(ctx)()      // ends before the replica is closed
 	defer r.indexChains(ctx)() // ends before the replica is closed
 	defer r.watchChains(ctx)() // ends before its file is closed

@@ -59,6 +59,7 @@ func checks() []checkup {
 		{"daemon", checkDaemon},
 		{"stop", checkStop},
 		{"policy", checkPolicy},
+		{"approvers", checkApprovers},
 		{"socket", checkSocket},
 		{"SoftHSM", ofEachToken(checkSoftHSM)},
 		{"module", ofEachToken(checkModule)},

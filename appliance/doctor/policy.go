@@ -59,6 +59,9 @@ func checkPolicy(ctx context.Context, p *subject) []Finding {
 	return findings
 }
 
+// checkApprovers reports rules that the enrolled approvers cannot satisfy, as the daemon sees them.
+func checkApprovers(_ context.Context, p *subject) []Finding { return p.told("approvers") }
+
 func apiKeys(ctx context.Context, p *subject) ([]appliance.APIKey, error) {
 	if _, err := p.commit(ctx); err != nil {
 		return nil, err

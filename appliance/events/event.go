@@ -38,6 +38,7 @@ var kinds = map[journal.EventKind]Type{
 	journal.EventApprovalRequested: "approval.required",
 	journal.EventApprovalGiven:     "approval.given",
 	journal.EventApprovalDenied:    "approval.denied",
+	journal.EventApprovalExpired:   "approval.expired",
 	journal.EventApproverEnrolled:  "approver.enrolled",
 	journal.EventApproverRemoved:   "approver.removed",
 

@@ -61,6 +61,7 @@ const (
 	EventApproverRemoved   EventKind = "approver_removed"   // as above
 	EventApprovalGiven     EventKind = "approval_given"
 	EventApprovalDenied    EventKind = "approval_denied"
+	EventApprovalExpired   EventKind = "approval_expired" // not given in time, or given and not used in time
 )
 
 // Details of an EventContradiction.

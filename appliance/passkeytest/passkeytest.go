@@ -17,8 +17,9 @@ import (
 // Passkey is a key of one person.
 type Passkey struct {
 	approval.Approver
-	Flags byte // of the authenticator's data; user present and verified unless a test changes it
-	key   *ecdsa.PrivateKey
+	Flags       byte // of the authenticator's data; user present and verified unless a test changes it
+	CrossOrigin bool // the page is in a frame of another origin
+	key         *ecdsa.PrivateKey
 }
 
 // New makes a passkey (ES256) for a relying party.
@@ -28,7 +29,7 @@ func New(name, rpID string) *Passkey {
 	id := make([]byte, 16)
 	rand.Read(id)
 	return &Passkey{approval.Approver{Name: name, Credential: base64.RawURLEncoding.EncodeToString(id),
-		PublicKey: public, RPID: rpID}, 0b101, key}
+		PublicKey: public, RPID: rpID}, 0b101, false, key}
 }
 
 // Sign signs a challenge on a page of the relying party.
@@ -38,7 +39,7 @@ func (p *Passkey) Sign(challenge []byte) approval.Assertion {
 
 // SignAs signs a challenge with any type and origin.
 func (p *Passkey) SignAs(kind string, challenge []byte, origin string) approval.Assertion {
-	client := must(json.Marshal(map[string]any{"type": kind, "origin": origin, "crossOrigin": false,
+	client := must(json.Marshal(map[string]any{"type": kind, "origin": origin, "crossOrigin": p.CrossOrigin,
 		"challenge": base64.RawURLEncoding.EncodeToString(challenge)}))
 	party := sha256.Sum256([]byte(p.RPID))
 	data := append(party[:], p.Flags, 0, 0, 0, 0)
