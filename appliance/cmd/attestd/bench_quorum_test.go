@@ -77,6 +77,7 @@ func newBenchQuorum(b *testing.B) (members []*daemonProcess) {
 	for i := range n {
 		d := newDaemonFolder(b)
 		d.newAttestorKey(b)
+		d.beginLog(b, fmt.Sprintf("m%d.example/attestd", i))
 		d.start(b)
 		b.Cleanup(func() { d.kill(b) })
 		resp, err := http.Get(d.url + "/functions/v1/attestor")

@@ -117,18 +117,18 @@ func newQuorumMemberIn(t *testing.T, name string, folder *daemonProcess) *quorum
 }
 
 // beginLog replaces the folder's journal by an empty one with an origin of its own, and makes an API key.
-func (d *daemonProcess) beginLog(t *testing.T, origin string) {
-	t.Helper()
+func (d *daemonProcess) beginLog(tb testing.TB, origin string) {
+	tb.Helper()
 	data := filepath.Join(d.dir, "data")
 	err := os.RemoveAll(data)
 	if err == nil {
 		err = os.Mkdir(data, 0o700)
 	}
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	d.configure("ATTESTD_JOURNAL_ORIGIN=" + origin)
-	d.token = strings.TrimSpace(d.run(t, "key", "create", "--name", "clients", "--rate", "unlimited"))
+	d.token = strings.TrimSpace(d.run(tb, "key", "create", "--name", "clients", "--rate", "unlimited"))
 }
 
 // cosignKey makes an API key for another member, and returns the file that has it.
