@@ -23,6 +23,16 @@ type Events struct {
 	Packets, OpenPackets bool
 	// Origins are the origins whose pages may read streams, or AnyOrigin. Empty means no page.
 	Origins []string
+
+	server *Server // set by New
+}
+
+// Subscribe answers a request with a stream of rows. Its limits and its end are those of other streams.
+func (e *Events) Subscribe(c *fiber.Ctx, rows events.Rows) error {
+	x := exchangeOf(c.Context())
+	stream := newEventStream(e.server, c, x)
+	stream.scope, stream.rows = appliance.ScopeGraphQL, &rows
+	return stream.start(c, events.Viewer{Packets: true}, rows.Filter, events.Position{})
 }
 
 const (
@@ -123,6 +133,7 @@ func (s *Server) offer(e *Events) {
 	if e == nil {
 		return
 	}
+	e.server = s
 	s.streams = newStreams(max(1, s.opts.MaxConnections/streamShare), e.MostPerClient)
 	s.routes = append(s.routes, Route{Method: fiber.MethodGet, Path: eventsPath, AnyScope: !e.OpenPackets,
 		Origins: e.Origins, Read: true, Handler: s.events})
@@ -133,9 +144,7 @@ func (s *Server) events(c *fiber.Ctx) error {
 	x := exchangeOf(c.Context())
 	offered := s.opts.Events
 	viewer := events.Viewer{Packets: offered.Packets && offered.OpenPackets}
-	client := streamClient{network: network(x.ip)}
 	if x.key.ID != "" {
-		client = streamClient{key: x.key.ID}
 		if x.key.Authorize(appliance.ScopeAttest, x.ip, s.now()) == nil {
 			viewer.KeyID = x.key.ID
 		}
@@ -150,22 +159,33 @@ func (s *Server) events(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	e := &eventStream{server: s, key: x.key, ip: x.ip, client: client, conn: unwrap(c.Context().Conn())}
-	return e.start(c, viewer, filter, from)
+	return newEventStream(s, c, x).start(c, viewer, filter, from)
+}
+
+func newEventStream(s *Server, c *fiber.Ctx, x *exchange) *eventStream {
+	client := streamClient{key: x.key.ID}
+	if x.key.ID == "" {
+		client.network = network(x.ip)
+	}
+	return &eventStream{server: s, key: x.key, ip: x.ip, client: client, conn: unwrap(c.Context().Conn())}
 }
 
 // eventStream is the body of an answer. fasthttp reads it, and closes it after the end, or when a write has failed.
 type eventStream struct {
 	server *Server
 	key    appliance.APIKey
+	scope  appliance.Scope // that the key needs; may be empty
 	ip     netip.Addr
 	client streamClient
 	conn   *conn
 	ctx    context.Context
 	cancel context.CancelFunc
 	stream *events.Stream
-	buf    []byte // not yet read
-	room   []byte // the memory of buf
+	rows   *events.Rows // nil for a stream of events
+	begun  bool         // the first message of rows was read
+	done   []func()     // of the messages in buf
+	buf    []byte       // not yet read
+	room   []byte       // the memory of buf
 	once   sync.Once
 }
 
@@ -183,7 +203,9 @@ func (e *eventStream) start(c *fiber.Ctx, v events.Viewer, f events.Filter, from
 		streams.remove(e)
 		return err
 	}
-	e.buf = e.stream.Begin(nil)
+	if e.rows == nil {
+		e.buf = e.stream.Begin(nil)
+	}
 	h := &c.Context().Response.Header
 	h.SetContentType("text/event-stream")
 	h.Set(fiber.HeaderCacheControl, "no-store")
@@ -198,14 +220,9 @@ func (e *eventStream) start(c *fiber.Ctx, v events.Viewer, f events.Filter, from
 // Read waits for the next events. It ends the body when the server shuts down, or the client's API key has ended.
 func (e *eventStream) Read(p []byte) (int, error) {
 	if len(e.buf) == 0 {
-		var n int
-		var ok bool
-		if !e.allowed() {
-			return 0, io.EOF
-		}
-		e.buf, n, ok = e.stream.Next(e.ctx, e.room[:0])
-		e.room = e.buf
-		if !ok {
+		e.release()
+		n, ok := e.next()
+		if !ok || !e.allowed() { // no event is sent after the end of the key
 			return 0, io.EOF // the client resumes here, or at another appliance
 		}
 		e.server.metrics.streamed(n)
@@ -213,6 +230,47 @@ func (e *eventStream) Read(p []byte) (int, error) {
 	n := copy(p, e.buf)
 	e.buf = e.buf[n:]
 	return n, nil
+}
+
+// next sets buf to the next events or messages, and returns their number. ok is false if the stream has ended.
+func (e *eventStream) next() (n int, ok bool) {
+	if e.rows == nil {
+		e.buf, n, ok = e.stream.Next(e.ctx, e.room[:0])
+		e.room = e.buf
+		return n, ok
+	}
+	if !e.begun {
+		e.begun = true
+		e.append(e.rows.First(e.ctx))
+		return 1, e.ctx.Err() == nil
+	}
+	packets, ok := e.stream.NextSubjects(e.ctx)
+	for _, packet := range packets {
+		if m := e.rows.Changed(e.ctx, packet); len(m.Text) > 0 {
+			e.append(m)
+			n++
+		}
+	}
+	if n == 0 {
+		e.buf = append(e.buf, ":\n\n"...)
+	}
+	return n, ok && e.ctx.Err() == nil
+}
+
+func (e *eventStream) append(m events.Message) {
+	e.buf = append(e.buf, m.Text...)
+	e.done = append(e.done, m.Done)
+}
+
+// release lets go of the messages that were sent.
+func (e *eventStream) release() {
+	if e.rows != nil {
+		e.buf = nil
+	}
+	for _, done := range e.done {
+		done()
+	}
+	e.done = nil
 }
 
 // allowed reports whether the client's API key is still valid.
@@ -223,13 +281,14 @@ func (e *eventStream) allowed() bool {
 	ctx, cancel := context.WithTimeout(e.ctx, e.server.opts.RequestTimeout)
 	defer cancel()
 	key, err := e.server.attestor.Keys.Key(ctx, e.key.ID)
-	return err == nil && key.Authorize("", e.ip, e.server.now()) == nil
+	return err == nil && key.Authorize(e.scope, e.ip, e.server.now()) == nil
 }
 
 // Close implements io.Closer.
 func (e *eventStream) Close() error {
 	e.once.Do(func() {
 		e.cancel()
+		e.release()
 		e.stream.Close()
 		if e.conn != nil {
 			e.conn.eachWrite.Store(0)

@@ -36,6 +36,7 @@ import (
 	"github.com/attestd/attestd/api/graphql/document"
 	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/events"
 	"github.com/attestd/attestd/appliance/index"
 )
 
@@ -70,6 +71,9 @@ type Options struct {
 	// Charge is called for a request that costs as much as n additional usual ones: before execution, and again once
 	// the size of its answer is known. Nil disables charging.
 	Charge func(c *fiber.Ctx, n float64)
+
+	// Subscribe answers with a stream of rows; it needs Index. Nil means that subscriptions are not supported.
+	Subscribe func(c *fiber.Ctx, rows events.Rows) error
 
 	// CacheBytes bounds the cached answers of @cached.
 	CacheBytes int64
@@ -127,6 +131,7 @@ type Endpoint struct {
 	budget          *budget // for answers
 	bodies          *budget // for request bodies
 	charge          func(*fiber.Ctx, float64)
+	subscribe       func(*fiber.Ctx, events.Rows) error // nil without subscriptions
 	noIntrospection bool
 	keyed           bool // Options.RequireKey
 	encoders        coding.Encoders
@@ -145,7 +150,7 @@ func New(o Options) (*Endpoint, error) {
 	}
 	e := &Endpoint{
 		lag: o.Lag, limits: o.Limits, noIntrospection: o.NoIntrospection, keyed: o.RequireKey,
-		log: o.Log, now: o.Now, charge: o.Charge,
+		log: o.Log, now: o.Now, charge: o.Charge, subscribe: o.Subscribe,
 	}
 	if e.charge == nil {
 		e.charge = func(*fiber.Ctx, float64) {}
@@ -155,6 +160,9 @@ func New(o Options) (*Endpoint, error) {
 	}
 	if e.now == nil {
 		e.now = time.Now
+	}
+	if o.Index == nil {
+		e.subscribe = nil
 	}
 	var err error
 	if e.schema, err = document.LoadSchema(Schema); err != nil {
@@ -218,14 +226,14 @@ type job struct {
 // hash is the hash of the request's bytes, for cache.lookupRequest.
 func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (response, *cacheEntry) {
 	if len(r.variables) > e.limits.MaxVariablesBytes {
-		return refused(statusRefused, document.NewError(document.CodeVariablesTooLarge,
-				fmt.Sprintf("the variables have %d bytes, more than %d", len(r.variables),
-					e.limits.MaxVariablesBytes))),
-			nil
+		return refused(statusRefused, e.variablesTooLarge(r)), nil
 	}
 	op, errs := e.operation(ctx, r)
 	if len(errs) > 0 {
 		return refused(statusRefused, errs...), nil
+	}
+	if op.Subscribes() {
+		return refused(statusRefused, op.RefuseSubscription()), nil
 	}
 	given, err := readObject(r.variables)
 	if err != nil {
@@ -266,6 +274,11 @@ func (e *Endpoint) answer(ctx context.Context, r request, hash cacheKey) (respon
 		resp = e.staleOr(resp, key)
 	}
 	return resp, entry
+}
+
+func (e *Endpoint) variablesTooLarge(r request) *document.Error {
+	return document.NewError(document.CodeVariablesTooLarge,
+		fmt.Sprintf("the variables have %d bytes, more than %d", len(r.variables), e.limits.MaxVariablesBytes))
 }
 
 // localJob returns a job that executes an operation on the index.
@@ -330,6 +343,9 @@ func (e *Endpoint) prepare(query, name string) (*operation, []*document.Error) {
 	if err != nil {
 		return nil, []*document.Error{err}
 	}
+	if parsed.Subscribes() && e.subscribe == nil {
+		return nil, []*document.Error{parsed.RefuseSubscription()}
+	}
 	op := &operation{Operation: parsed}
 	var errs []*document.Error
 	if e.executor != nil {
@@ -337,7 +353,7 @@ func (e *Endpoint) prepare(query, name string) (*operation, []*document.Error) {
 			return op, nil
 		}
 	}
-	if e.proxy == nil {
+	if e.proxy == nil || op.Subscribes() {
 		return nil, errs
 	}
 	op.forwarded = true

@@ -62,19 +62,22 @@ func (e *Endpoint) Handle(c *fiber.Ctx) error {
 	}
 	e.vary(c)
 	contentType, ok := negotiate(list(c, fiber.HeaderAccept))
-	if !ok {
+	if !ok && (e.subscribe == nil || !takesEvents(list(c, fiber.HeaderAccept))) {
 		return refuse(c, http.StatusNotAcceptable, document.NewError(CodeNotAcceptable, "the supported response "+
 			"types are "+mediaGraphQL+" or "+mediaJSON))
 	}
-	c.Response().Header.SetContentType(contentType)
+	if ok {
+		c.Response().Header.SetContentType(contentType)
+	}
 	if chosen, plain := codingOf(c); chosen == coding.Identity && !plain {
 		return refuse(c, http.StatusNotAcceptable, notAcceptable())
 	}
-	return e.answerHTTP(c, body)
+	return e.answerHTTP(c, body, !ok)
 }
 
-// answerHTTP answers a GET, HEAD or POST after content negotiation.
-func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
+// answerHTTP answers a GET, HEAD or POST after content negotiation. streamed means that the client accepts only
+// text/event-stream.
+func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte, streamed bool) error {
 	get := isGet(c)
 	raw := body
 	if get {
@@ -86,7 +89,7 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 	if get {
 		hash[0] ^= 0xff // the same bytes mean another request in a URL
 	}
-	if entry := e.cache.lookupRequest(hash); entry != nil {
+	if entry := e.cache.lookupRequest(hash); entry != nil && !streamed {
 		return e.sendCached(c, entry)
 	}
 	var r request
@@ -105,6 +108,9 @@ func (e *Endpoint) answerHTTP(c *fiber.Ctx, body []byte) error {
 	}
 	r.raw = rawRequest{bytes: raw, contentType: c.Get(fiber.HeaderContentType), accept: list(c, fiber.HeaderAccept)}
 	r.charge = func(n float64) { e.charge(c, n) }
+	if streamed || e.follows(c.UserContext(), r) {
+		return e.stream(c, r, hash)
+	}
 	resp, entry := e.answer(c.UserContext(), r, hash)
 	switch {
 	case entry != nil:

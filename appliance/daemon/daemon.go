@@ -72,6 +72,7 @@ type running struct {
 	options       Options
 	logger        *slog.Logger
 	store         *Store
+	streams       *api.Events        // of events, and of subscriptions
 	replica       *replica.Kept      // nil if graphql.source is neither replica nor chains
 	upstream      *upstream.Client   // nil if there is none
 	follower      *follower.Follower // follows upstream into replica; nil if nothing is followed

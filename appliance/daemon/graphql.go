@@ -40,7 +40,7 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 		Log:             r.logger,
 	}
 	if r.replica != nil { // a nil *Replica in an Index is not nil
-		options.Index = r.replica
+		options.Index, options.Subscribe = r.replica, r.streams.Subscribe
 	}
 	if c.Source == config.FromProxy || c.Fallback == config.FromProxy {
 		options.Upstream = r.upstream

@@ -48,6 +48,7 @@ func (r *running) listen(ctx context.Context) (servers []server, err error) {
 	if err := r.loadCertificates(); err != nil {
 		return nil, err
 	}
+	r.streams = r.offeredEvents()
 	reads, err := r.graphqlRoutes()
 	if err != nil {
 		return nil, err
@@ -188,7 +189,7 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		TLS:          certificates,
 		SharedRates:  r.store.Rates,
 		Routes:       reads,
-		Events:       r.offeredEvents(),
+		Events:       r.streams,
 		ReplicaReady: r.replicaReady(),
 		ChainReady:   r.chainReady(),
 		Witnesses:    r.witnesses,

@@ -29,6 +29,7 @@ type Stream struct {
 	open   []*reading
 	gap    bool // the next event is a Gap
 	ended  bool
+	noted  func(Event) // called with each event that Next appends; may be nil
 }
 
 // reading is a stream's position in one feed.
@@ -144,7 +145,7 @@ func (s *Stream) take(ctx context.Context, r *reading, buf []byte) (_ []byte, ev
 	next, behind, changed := r.since(r.at, func(k kept) bool {
 		if s.wants(k.event) {
 			r.source.place(&s.at, k.next, k.event)
-			buf = s.appendEvent(buf, k.text)
+			buf = s.appendEvent(buf, k.event, k.text)
 			events++
 		}
 		return len(buf) < most && !s.ended
@@ -168,12 +169,15 @@ func (s *Stream) take(ctx context.Context, r *reading, buf []byte) (_ []byte, ev
 			return err
 		}
 		r.source.place(&s.at, after, e)
-		buf = s.appendEvent(buf, text)
+		buf = s.appendEvent(buf, e, text)
 		events++
 		return nil
 	})
 	if err != nil {
 		s.ended = true
+		return buf, events, changed
+	}
+	if next == r.at { // there is nothing to read yet
 		return buf, events, changed
 	}
 	s.moved(r, next)
@@ -200,7 +204,10 @@ func (s *Stream) wants(e Event) bool {
 	return !s.ended && s.viewer.May(e) && s.filter.Matches(e)
 }
 
-func (s *Stream) appendEvent(buf, text []byte) []byte {
+func (s *Stream) appendEvent(buf []byte, e Event, text []byte) []byte {
+	if s.noted != nil {
+		s.noted(e)
+	}
 	buf = append(append(append(buf, "data: "...), text...), '\n') // compact JSON has no line break
 	return s.appendID(buf)
 }
@@ -211,7 +218,8 @@ func (s *Stream) appendID(buf []byte) []byte {
 }
 
 func (s *Stream) appendGap(buf []byte) []byte {
-	text, _ := json.Marshal(Event{ID: "gap " + s.at.String(), Source: s.hub.origin, Type: Gap, Time: time.Now(),
-		Data: json.RawMessage(`{}`)}) // cannot fail
-	return s.appendEvent(buf, text)
+	gap := Event{ID: "gap " + s.at.String(), Source: s.hub.origin, Type: Gap, Time: time.Now(),
+		Data: json.RawMessage(`{}`)}
+	text, _ := json.Marshal(gap) // cannot fail
+	return s.appendEvent(buf, gap, text)
 }

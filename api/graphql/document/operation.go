@@ -52,9 +52,8 @@ func Parse(query, name string, limits Limits) (*Operation, *Error) {
 	if err != nil {
 		return nil, err
 	}
-	if def.Operation != ast.Query {
-		return nil, NewError(CodeOperationUnsupported,
-			"only queries are supported, not a "+string(def.Operation)+"s").At(def.Position)
+	if def.Operation == ast.Mutation {
+		return nil, NewError(CodeOperationUnsupported, "mutations are not supported").At(def.Position)
 	}
 	extent, err := limits.check(doc, def)
 	if err != nil {
@@ -62,6 +61,15 @@ func Parse(query, name string, limits Limits) (*Operation, *Error) {
 	}
 	return &Operation{doc: doc, def: def, extent: extent, Cached: cachedOf(query, def),
 		Weight: uint32(1024 + 24*len(query))}, nil
+}
+
+// Subscribes reports whether the operation is a subscription.
+func (op *Operation) Subscribes() bool { return op.def.Operation == ast.Subscription }
+
+// RefuseSubscription returns CodeOperationUnsupported for a subscription that arrives by another way than a stream.
+func (op *Operation) RefuseSubscription() *Error {
+	return NewError(CodeOperationUnsupported,
+		"a subscription needs a stream: send Accept: text/event-stream").At(op.def.Position)
 }
 
 // Introspects reports whether the operation selects __schema or __type, at any depth.
@@ -86,7 +94,11 @@ func (op *Operation) Resolve(schema *ast.Schema) []*Error {
 		return errs
 	}
 	m := merger{schema: schema}
-	op.schema, op.fields = schema, m.merge(schema.Query, op.def.SelectionSet)
+	root := schema.Query
+	if op.Subscribes() {
+		root = schema.Subscription
+	}
+	op.schema, op.fields = schema, m.merge(root, op.def.SelectionSet)
 	if len(m.conflicts) > 0 {
 		return m.conflicts
 	}
