@@ -182,7 +182,7 @@ func TestAStreamResumesFarBehind(t *testing.T) {
 	}
 }
 
-func openReplica(t *testing.T) *replica.Store {
+func openReplica(t testing.TB) *replica.Store {
 	t.Helper()
 	data, err := replica.Open(filepath.Join(t.TempDir(), "replica.db"), replica.Options{})
 	if err != nil {
@@ -373,5 +373,45 @@ func TestASlowReaderIsCut(t *testing.T) {
 	}
 	if got := r.metric("attestd_event_streams"); got != 1 {
 		t.Errorf("%v streams are open", got)
+	}
+}
+
+// A forged id names entries that the log does not have, as if the client had them from an older log.
+func TestAForgedIDIsAGap(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, offerEvents(t, 10))
+	begun := r.stream("/v1/events", r.token, "").id
+	r.attest()
+	for _, forged := range []string{
+		"&from=4611686018427387904&to=4611686018427387905", "&from=0&to=4611686018427387904", "&from=1&to=1", "&to=0",
+	} {
+		if e := r.stream("/v1/events", r.token, begun+forged).next(); e.Type != string(events.Gap) {
+			t.Errorf("%s: %+v", forged, e)
+		}
+	}
+}
+
+func TestNoEventIsSentAfterTheEndOfAKey(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, offerEvents(t, 10))
+	ends := map[string]func(id string){
+		"revoked": func(id string) {
+			_, err := r.attestor.Keys.Revoke(t.Context(), id, r.clock.Now())
+			r.must(err)
+		},
+		"expired": func(string) { r.clock.move(time.Hour) },
+	}
+	for _, name := range []string{"revoked", "expired"} {
+		token, id := r.newKey(appliance.KeyRequest{Name: name, Expires: r.clock.Now().Add(time.Hour)})
+		s := r.stream("/v1/events", token, "")
+		ends[name](id)
+		_, err := r.attestor.Journal.AppendEvent(t.Context(), journal.Event{Kind: journal.EventRefused,
+			Details: map[string]string{"keyId": id, "code": "x"}})
+		r.must(err)
+		for s.in.Scan() {
+			if strings.HasPrefix(s.in.Text(), "data") {
+				t.Errorf("%s: %s", name, s.in.Text())
+			}
+		}
 	}
 }

@@ -58,7 +58,7 @@ func (j leaves) resume(ctx context.Context, p Position) (from sinks.Cursor, gap 
 	switch at := p.Journal; {
 	case err != nil || at.Log == "":
 		return end, false, err
-	case at.Log == end.Log && at.Next <= end.Next:
+	case at.Log == end.Log && at.Next <= end.Next && within(at.Skip, end.Next):
 		return at, false, nil
 	case at.Log == end.Log: // a journal that lost records, or a forged id
 		return end, true, nil
@@ -69,5 +69,8 @@ func (j leaves) resume(ctx context.Context, p Position) (from sinks.Cursor, gap 
 	}
 	return end, true, nil
 }
+
+// within reports whether a span has entries of a log of that size only.
+func within(s *sinks.Span, size int64) bool { return s == nil || s.From < s.To && s.To <= size }
 
 func (j leaves) place(p *Position, at sinks.Cursor, _ Event) { p.Journal = at }

@@ -112,3 +112,25 @@ func TestARetryWaitsAsLongAsTheReceiverAsks(t *testing.T) {
 		t.Errorf("%v", wait)
 	}
 }
+
+// The reason phrase of a response is the receiver's text. It may be long, so no delivery keeps it.
+func TestTheReasonPhraseOfAResponseIsNotKept(t *testing.T) {
+	rig := newRig(t)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 503 "+strings.Repeat("x", 32<<10)+"\r\nContent-Length: 0\r\n\r\n")
+	}))
+	defer server.Close()
+	h := rig.start(t)
+	create(t, h, webhooks.Request{Name: "siem", URL: server.URL})
+	d, err := h.Test(t.Context(), "siem")
+	check(t, err)
+	if d.Status != 503 || d.Error != "the receiver answers 503 Service Unavailable" {
+		t.Errorf("status %d, an error of %d bytes: %.100s", d.Status, len(d.Error), d.Error)
+	}
+}

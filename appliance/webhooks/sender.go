@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"code.dny.dev/ssrf"
@@ -93,13 +94,14 @@ func (s *Sender) send(ctx context.Context, w Webhook, id string, body []byte) (r
 	defer answer.Body.Close()
 	_, _ = io.CopyN(io.Discard, answer.Body, maxBody) // what is not read closes the connection
 	r.status = answer.StatusCode
+	told := strings.TrimSpace(strconv.Itoa(r.status) + " " + http.StatusText(r.status)) // not the receiver's own words
 	switch {
 	case r.status >= 200 && r.status <= 299:
 		return r
 	case r.status >= 300 && r.status <= 399:
-		r.err = fmt.Errorf("the receiver answers %s; redirects are not followed: set the URL to the target", answer.Status)
+		r.err = fmt.Errorf("the receiver answers %s; redirects are not followed: set the URL to the target", told)
 	default:
-		r.err = fmt.Errorf("the receiver answers %s", answer.Status)
+		r.err = fmt.Errorf("the receiver answers %s", told)
 	}
 	if seconds, err := strconv.Atoi(answer.Header.Get("Retry-After")); err == nil && seconds > 0 {
 		r.after = min(time.Duration(min(seconds, 1<<20))*time.Second, retryMax)

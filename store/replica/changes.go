@@ -133,10 +133,11 @@ func (r *Store) ReadChanges(ctx context.Context, from int64, yield func(index.Ch
 }
 
 // ChangedSince returns the number of the first change at or after a time. reaches means that the log has all changes
-// since then.
+// since then. A log that never had a change has all.
 func (r *Store) ChangedSince(ctx context.Context, at time.Time) (number int64, reaches bool, err error) {
 	err = r.viewChanges(ctx, func(_ *snapshot, b *bbolt.Bucket) error {
 		if number = 1; b == nil {
+			reaches = true
 			return nil
 		}
 		number = int64(b.Sequence()) + 1

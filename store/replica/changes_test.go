@@ -88,3 +88,13 @@ func TestTheLogOfChangesIsBounded(t *testing.T) {
 		t.Errorf("the log has the changes %d to %d", oldest, next)
 	}
 }
+
+// A stream of another replica continues at a replica without packets: no change is missing there.
+func TestALogWithoutChangesHasAllChanges(t *testing.T) {
+	r := newReplica(t)
+	_, reaches, err := r.ChangedSince(context.Background(), r.now().Add(-time.Hour))
+	check(t, err)
+	if !reaches {
+		t.Error("an empty log of changes is said to lack changes")
+	}
+}
