@@ -3,6 +3,7 @@ package events
 import (
 	"context"
 	"encoding/json"
+	"sync"
 	"time"
 
 	"github.com/attestd/attestd/appliance"
@@ -14,6 +15,8 @@ const (
 	HeartbeatEvery = 15 * time.Second
 	// pageBytes bounds the events that Next returns at once, except that it returns at least one event.
 	pageBytes = 64 << 10
+	// turnTime bounds a turn, so that a reader that is slow delays the others by no more.
+	turnTime = 5 * time.Millisecond
 )
 
 // Gap is the type of an event that says that events between the client's last one and the next one are lost. The client
@@ -30,6 +33,7 @@ type Stream struct {
 	gap    bool // the next event is a Gap
 	ended  bool
 	noted  func(Event) // called with each event that Next appends; may be nil
+	finish func()      // ends the stream's turn; nil outside a turn
 }
 
 // reading is a stream's position in one feed.
@@ -76,8 +80,30 @@ func (s *Stream) reads(journal bool) bool {
 	return false
 }
 
+// begin waits for the stream's turn. One event may be for a thousand streams. If all of them made and wrote it at once,
+// an attestation would wait for a processor behind them all. Streams get turns in the order in which they ask.
+func (s *Stream) begin(ctx context.Context) {
+	select {
+	case s.hub.turns <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	end := sync.OnceFunc(func() { <-s.hub.turns })
+	timer := time.AfterFunc(turnTime, end)
+	s.finish = func() { timer.Stop(); end() }
+}
+
+// end ends the stream's turn, if it has one.
+func (s *Stream) end() {
+	if s.finish != nil {
+		s.finish()
+		s.finish = nil
+	}
+}
+
 // Close ends the stream.
 func (s *Stream) Close() {
+	s.end()
 	for _, r := range s.open {
 		r.close()
 	}
@@ -88,7 +114,10 @@ func (s *Stream) Close() {
 // waits until there is one, or until a heartbeat is due. A heartbeat has an id, too, so that a client that saw no event
 // for long resumes after the events that were not for it. ok is false if the stream has ended: the client's API key was
 // revoked, or a log was replaced, or ctx ended.
+//
+// The stream's turn continues after Next has returned events, until the next call: the caller writes the events then.
 func (s *Stream) Next(ctx context.Context, buf []byte) (_ []byte, events int, ok bool) {
+	s.end()
 	beat := time.NewTimer(HeartbeatEvery)
 	defer beat.Stop()
 	if s.gap {
@@ -96,6 +125,7 @@ func (s *Stream) Next(ctx context.Context, buf []byte) (_ []byte, events int, ok
 		return s.appendGap(buf), 1, true
 	}
 	for {
+		s.begin(ctx)
 		var changed []<-chan struct{}
 		before := len(buf)
 		for _, r := range s.open {
@@ -111,6 +141,7 @@ func (s *Stream) Next(ctx context.Context, buf []byte) (_ []byte, events int, ok
 		case s.ended || ctx.Err() != nil:
 			return buf, 0, false
 		}
+		s.end()
 		if !wait(ctx, beat.C, changed) {
 			return s.appendID(append(buf, ": heartbeat\n"...)), 0, ctx.Err() == nil
 		}
