@@ -15,6 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/approval"
 	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/appliance/chain"
+	"github.com/attestd/attestd/appliance/events"
 	"github.com/attestd/attestd/appliance/health"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
@@ -37,8 +38,10 @@ type AdminOptions struct {
 	Reload func(by string) (needRestart []string, err error)
 	// Backup writes an archive with a consistent copy of keys and journal. Nil means that backups are not supported.
 	Backup func(ctx context.Context, w io.Writer) error
-	Events *journal.Events       // records the operators' actions; nil records none
-	Sinks  func() []sinks.Status // the states of audit.sinks; nil means no sinks
+	Events *journal.Events // records the operators' actions; nil records none
+	// Streams has the events for the operators' streams; nil means that the daemon has none.
+	Streams *events.Hub
+	Sinks   func() []sinks.Status // the states of audit.sinks; nil means no sinks
 	// Webhooks are the webhooks of the appliances that share the store; nil means that the daemon has none.
 	Webhooks *webhooks.Hooks
 	Version  string
@@ -149,6 +152,7 @@ func (a *Admin) ownRoutes() []Route {
 		{Method: fiber.MethodGet, Path: "/hsm", Handler: a.hsm},
 		{Method: fiber.MethodGet, Path: "/status", Probe: true, Handler: a.status},
 		{Method: fiber.MethodGet, Path: "/activity", Handler: a.activity},
+		{Method: fiber.MethodGet, Path: "/events", Handler: a.events},
 		{Method: fiber.MethodGet, Path: "/cluster", Handler: a.cluster},
 		{Method: fiber.MethodGet, Path: "/sinks", Handler: a.sinks},
 		{Method: fiber.MethodPost, Path: "/reload", Handler: a.reload},

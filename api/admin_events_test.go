@@ -1,9 +1,12 @@
 package api_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -13,6 +16,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/events"
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/stop"
 )
@@ -140,5 +144,48 @@ func TestWithoutAJournalNothingIsDoneUnseen(t *testing.T) {
 	if j.named(journal.EventPaused, "reason", "unseen") != 1 ||
 		j.named(journal.EventKeyRevoked, "id", victim.ID) != 1 {
 		t.Error("the pause or the revocation is not in the journal")
+	}
+}
+
+// An operator's stream has the events of operating, which no API key sees, and resumes.
+func TestAnOperatorFollowsAllEvents(t *testing.T) {
+	t.Parallel()
+	o := &adminRig{rig: newRig(t), path: filepath.Join(t.TempDir(), "admin.sock"), served: make(chan error, 1)}
+	o.open(api.AdminOptions{Attestor: o.attestor,
+		Streams: events.NewHub(events.Options{Journal: o.attestor.Journal, Verifier: o.log.Verifier})})
+	socket := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", o.path)
+	}}
+	follow := func(last string) *sse {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		req, err := http.NewRequestWithContext(ctx, "GET", "http://admin/events?types=key.*", nil)
+		o.must(err)
+		req.Header.Set("Last-Event-ID", last)
+		resp, err := socket.RoundTrip(req)
+		o.must(err)
+		t.Cleanup(func() { cancel(); resp.Body.Close() })
+		if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+			t.Fatalf("%s %v", resp.Status, resp.Header)
+		}
+		s := &sse{rig: o.rig, resp: resp, in: bufio.NewScanner(resp.Body)}
+		s.block() // the first id
+		return s
+	}
+	record := func(kind journal.EventKind, id string) {
+		_, err := o.attestor.Journal.AppendEvent(t.Context(),
+			journal.Event{Kind: kind, Details: map[string]string{"id": id}})
+		o.must(err)
+	}
+	s := follow("")
+	record(journal.EventKeyCreated, "a")
+	record(journal.EventPaused, "")
+	record(journal.EventKeyRevoked, "a")
+	if e := s.next(); e.Type != "key.created" || e.Subject != "a" {
+		t.Errorf("%+v", e)
+	}
+	for _, s := range []*sse{s, follow(s.id)} {
+		if e := s.next(); e.Type != "key.revoked" {
+			t.Errorf("%+v", e)
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/events"
 )
 
 // streamReport streams lines of wire.Progress while find runs, then the report. When the client disconnects, the
@@ -54,6 +55,36 @@ func (a *Admin) streamFile(c *fiber.Ctx, produce func(ctx context.Context, w io.
 		return appliance.Errorf(appliance.CodeOf(err), "%s", err)
 	}
 	return nil
+}
+
+// events streams the events of all kinds, in the form of GET /v1/events.
+func (a *Admin) events(c *fiber.Ctx) error {
+	if a.opts.Streams == nil {
+		return appliance.Errorf(appliance.CodeNotFound, "this daemon has no streams of events")
+	}
+	filter, from, err := parseStream(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := a.deadline()
+	defer cancel()
+	s, err := a.opts.Streams.Open(ctx, events.Viewer{Operator: true}, filter, from)
+	if err != nil {
+		return err
+	}
+	err = a.stream(c, func(ctx context.Context, w io.Writer) error {
+		defer s.Close()
+		buf := s.Begin(nil)
+		for more := true; more; {
+			if _, err := w.Write(buf); err != nil {
+				return err
+			}
+			buf, _, more = s.Next(ctx, buf[:0])
+		}
+		return nil
+	})
+	c.Context().Response.Header.SetContentType("text/event-stream")
+	return err
 }
 
 // firstByte sends nil to began at the first write, or the error that came before any write. It sends once.

@@ -150,16 +150,21 @@ func (s *Server) events(c *fiber.Ctx) error {
 		}
 		viewer.Packets = offered.Packets && x.key.Authorize(appliance.ScopeGraphQL, x.ip, s.now()) == nil
 	}
-	query := func(name string) string { return strings.Clone(c.Query(name)) } // the filter outlives the request
-	filter, err := events.ParseFilter(query("types"), query("addresses"), query("chains"), query("subjects"))
-	if err != nil {
-		return err
-	}
-	from, err := events.ParsePosition(cmp.Or(strings.Clone(c.Get("Last-Event-ID")), query("last_event_id")))
+	filter, from, err := parseStream(c)
 	if err != nil {
 		return err
 	}
 	return newEventStream(s, c, x).start(c, viewer, filter, from)
+}
+
+// parseStream returns which events a request asks for, and the position after which they begin.
+func parseStream(c *fiber.Ctx) (filter events.Filter, from events.Position, err error) {
+	query := func(name string) string { return strings.Clone(c.Query(name)) } // the filter outlives the request
+	filter, err = events.ParseFilter(query("types"), query("addresses"), query("chains"), query("subjects"))
+	if err == nil {
+		from, err = events.ParsePosition(cmp.Or(strings.Clone(c.Get("Last-Event-ID")), query("last_event_id")))
+	}
+	return filter, from, err
 }
 
 func newEventStream(s *Server, c *fiber.Ctx, x *exchange) *eventStream {

@@ -281,6 +281,7 @@ func (r *running) adminOptions() api.AdminOptions {
 		Witnesses:    r.witnesses,
 		Sinks:        r.sinks.Status,
 		Webhooks:     r.webhooks,
+		Streams:      r.streams.Hub,
 		Settings:     r.settings,
 		Doctor:       r.options.Doctor,
 		Version:      r.options.Version,
