@@ -21,8 +21,8 @@ type Message struct {
 	Done func() // must be called once the text is no longer used, unless the text is empty
 }
 
-// NextSubjects waits as Next does, but returns the subjects of the next events, each once, in order. It returns none if a
-// heartbeat is due.
+// NextSubjects waits as Next does, but returns the subjects of the next events, each once, in order. It returns none if
+// a heartbeat is due.
 func (s *Stream) NextSubjects(ctx context.Context) (subjects []string, ok bool) {
 	s.noted = func(e Event) {
 		if !slices.Contains(subjects, e.Subject) {
