@@ -21,6 +21,7 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/quorum"
+	"github.com/attestd/attestd/appliance/report"
 	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/appliance/stop"
 	"github.com/attestd/attestd/appliance/webhooks"
@@ -38,6 +39,8 @@ type AdminOptions struct {
 	Reload func(by string) (needRestart []string, err error)
 	// Backup writes an archive with a consistent copy of keys and journal. Nil means that backups are not supported.
 	Backup func(ctx context.Context, w io.Writer) error
+	// Report makes a signed audit report. Nil means that reports are not supported.
+	Report func(ctx context.Context, o report.Options) (report.Signed, error)
 	Events *journal.Events // records the operators' actions; nil records none
 	// Streams has the events for the operators' streams; nil means that the daemon has none.
 	Streams *events.Hub
@@ -149,6 +152,7 @@ func (a *Admin) ownRoutes() []Route {
 		{Method: fiber.MethodGet, Path: "/log/published", Handler: a.published},
 		{Method: fiber.MethodGet, Path: "/log/witnesses", Handler: a.witnesses},
 		{Method: fiber.MethodPost, Path: "/log/verify", BodyLimit: adminBodyLimit, Handler: a.verify},
+		{Method: fiber.MethodPost, Path: "/log/report", BodyLimit: adminBodyLimit, Handler: a.report},
 		{Method: fiber.MethodGet, Path: "/hsm", Handler: a.hsm},
 		{Method: fiber.MethodGet, Path: "/status", Probe: true, Handler: a.status},
 		{Method: fiber.MethodGet, Path: "/activity", Handler: a.activity},

@@ -15,6 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/journal"
+	"github.com/attestd/attestd/appliance/report"
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
@@ -187,5 +188,22 @@ func (a *Admin) verify(c *fiber.Ctx) error {
 				a.audited.Store(auditOf(report, a.now()))
 			}
 			return report, err
+		})
+}
+
+// report makes a signed audit report of a period.
+func (a *Admin) report(c *fiber.Ctx) error {
+	if a.opts.Report == nil {
+		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot make reports")
+	}
+	var request wire.MakeReport
+	if err := wire.ReadObject(Body(c), &request); err != nil {
+		return err
+	}
+	by := callerOf(c)
+	return streamReport(a, c,
+		func(ctx context.Context, progress func(done, total int64)) (report.Signed, error) {
+			return a.opts.Report(ctx, report.Options{From: request.From, Until: request.Until, By: by, Now: a.now(),
+				Audit: audit.Options{Own: a.attestor.Addresses(), Progress: progress}})
 		})
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/journal"
+	"github.com/attestd/attestd/appliance/report"
 	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/appliance/stop"
 	"github.com/attestd/attestd/appliance/witness"
@@ -191,12 +192,19 @@ func (a *Admin) Entries(ctx context.Context, first int64, yield func(leaf []byte
 // Verify audits the journal inside the daemon. The audit ends when ctx ends.
 func (a *Admin) Verify(ctx context.Context, opts audit.Options) (audit.Report, error) {
 	request := wire.VerifyLog{Earlier: opts.Earlier, Signers: opts.Signers}
-	return report[audit.Report](ctx, a, call{method: http.MethodPost, path: "/log/verify", body: request},
+	return lastLine[audit.Report](ctx, a, call{method: http.MethodPost, path: "/log/verify", body: request},
 		opts.Progress)
 }
 
-// report reads lines of wire.Progress up to the last, which holds the report. progress may be nil.
-func report[Report any](ctx context.Context, a *Admin, call call,
+// Report makes a signed audit report of a period. A zero until means now. progress may be nil.
+func (a *Admin) Report(ctx context.Context, from, until time.Time,
+	progress func(done, total int64)) (report.Signed, error) {
+	return lastLine[report.Signed](ctx, a, call{method: http.MethodPost, path: "/log/report",
+		body: wire.MakeReport{From: from, Until: until}}, progress)
+}
+
+// lastLine reads lines of wire.Progress up to the last, which holds the report. progress may be nil.
+func lastLine[Report any](ctx context.Context, a *Admin, call call,
 	progress func(done, total int64)) (found Report, err error) {
 	var report *Report
 	err = a.lines(ctx, call, func(line []byte) error {

@@ -32,7 +32,7 @@ func (a *Admin) Settings(ctx context.Context) ([]wire.Setting, error) {
 // Doctor decodes the daemon's doctor.Report into findings, like encoding/json. The client does not import package
 // doctor. The run ends when ctx ends.
 func (a *Admin) Doctor(ctx context.Context, findings any) error {
-	found, err := report[json.RawMessage](ctx, a, call{method: http.MethodGet, path: "/doctor"}, nil)
+	found, err := lastLine[json.RawMessage](ctx, a, call{method: http.MethodGet, path: "/doctor"}, nil)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,6 @@ func (a *Admin) ProvePacket(ctx context.Context, packet string) (p *indexer.Pack
 // Errors: like ProvePacket.
 func (a *Admin) VerifyChain(ctx context.Context, request wire.VerifyChain,
 	progress func(done, total int64)) (indexer.ReplicaReport, error) {
-	return report[indexer.ReplicaReport](ctx, a,
+	return lastLine[indexer.ReplicaReport](ctx, a,
 		call{method: http.MethodPost, path: "/replica/verify-chain", body: request}, progress)
 }

@@ -57,7 +57,7 @@ func (a *Admin) ReplicaLag(ctx context.Context) (lag wire.ReplicaLag, err error)
 func (a *Admin) VerifyReplica(ctx context.Context, sample int,
 	progress func(done, total int64)) (follower.Report, error) {
 	request := wire.VerifyReplica{Sample: sample}
-	return report[follower.Report](ctx, a, call{method: http.MethodPost, path: "/replica/verify", body: request},
+	return lastLine[follower.Report](ctx, a, call{method: http.MethodPost, path: "/replica/verify", body: request},
 		progress)
 }
 

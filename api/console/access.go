@@ -91,6 +91,7 @@ var verbs = map[string]verb{
 	"GET /log/records/{id}":        {least: Viewer, redacted: true},
 	"GET /log/records/{id}/proof":  {least: Viewer, redacted: true},
 	"POST /log/verify":             {least: Auditor},
+	"POST /log/report":             {least: Auditor},
 	"GET /approvals":               {least: Auditor},
 	"GET /approvers":               {least: Auditor},
 	"POST /approvals/{id}/approve": {least: Auditor, writes: true},

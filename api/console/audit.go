@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +24,7 @@ func auditPage() page {
 		{"GET /audit", Viewer, showAudit},
 		{"GET /audit/checkpoint", Viewer, downloadCheckpoint},
 		{"POST /audit", Auditor, a.run},
+		{"POST /audit/report", Auditor, a.report},
 	}}
 }
 
@@ -31,13 +33,14 @@ type audits struct{ one chan struct{} }
 
 // auditView is the audit page.
 type auditView struct {
-	Last       *wire.Audit // the last audit by any client; nil if none since the daemon's start
-	Records    int64
-	Checkpoint string // the newest published checkpoint
-	Audits     bool   // the user may start an audit
-	Earlier    string // the older checkpoint, as entered
-	Wrong      string
-	Result     *auditResult
+	Last        *wire.Audit // the last audit by any client; nil if none since the daemon's start
+	Records     int64
+	Checkpoint  string // the newest published checkpoint
+	Audits      bool   // the user may start an audit
+	Earlier     string // the older checkpoint, as entered
+	Wrong       string
+	Result      *auditResult
+	From, Until string // default days of a report: the last month until today
 }
 
 // auditResult is the result of an audit.
@@ -66,6 +69,8 @@ func (v *visit) showAudit(w http.ResponseWriter, data auditView) error {
 	}
 	data.Last, data.Records, data.Checkpoint, data.Audits = status.Journal.LastAudit, status.Journal.Records,
 		string(checkpoint), v.IsAuditor()
+	now := v.console.now().UTC()
+	data.From, data.Until = now.AddDate(0, -1, 0).Format(time.DateOnly), now.Format(time.DateOnly)
 	return v.show(w, data)
 }
 
@@ -90,13 +95,11 @@ func (a *audits) run(w http.ResponseWriter, v *visit) error {
 		return err
 	}
 	live := v.Header.Get("Accept") == "text/event-stream"
-	select {
-	case a.one <- struct{}{}:
-		defer func() { <-a.one }()
-	default:
-		return &client.Problem{Problem: wire.Problem{Status: http.StatusConflict, Detail: "Another audit is running, " +
-			"and only one can run at a time. Try again when it ends."}}
+	release, err := a.begin()
+	if err != nil {
+		return err
 	}
+	defer release()
 	if live {
 		return v.stream(w, func(ctx context.Context, send func(event string, data any) error) error {
 			return v.audit(ctx, earlier, send)
@@ -133,6 +136,74 @@ func (v *visit) audit(ctx context.Context, earlier string, send func(event strin
 		return err
 	}
 	return send("result", html)
+}
+
+// report answers with the file of an audit report: the signed JSON, or the page for printing.
+func (a *audits) report(w http.ResponseWriter, v *visit) error {
+	from, until, err := readPeriod(v)
+	if err != nil {
+		return err
+	}
+	release, err := a.begin()
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(v.Context())
+	defer cancel()
+	defer context.AfterFunc(v.ended, cancel)()
+	signed, err := v.Admin.Report(ctx, from, until, nil)
+	if err != nil {
+		return err
+	}
+	name := fmt.Sprintf("report-%s-%s", from.Format(time.DateOnly), until.Format(time.DateOnly))
+	var file bytes.Buffer
+	if v.PostFormValue("form") == "html" {
+		name, err = name+".html", signed.WritePage(&file)
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	} else {
+		name, err = name+".json", json.NewEncoder(&file).Encode(signed)
+		w.Header().Set("Content-Type", "application/json")
+	}
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", name))
+	_, _ = w.Write(file.Bytes()) // fails only if the client has disconnected
+	return nil
+}
+
+// readPeriod reads the days of a report. Both are included; the last may be today.
+func readPeriod(v *visit) (from, until time.Time, err error) {
+	if from, err = time.Parse(time.DateOnly, v.PostFormValue("from")); err == nil {
+		until, err = time.Parse(time.DateOnly, v.PostFormValue("until"))
+	}
+	switch until = until.AddDate(0, 0, 1); {
+	case err != nil:
+		return from, until, badRequest("Give the first and the last day of the report, such as 2026-10-01.")
+	case !from.Before(until):
+		return from, until, badRequest("The first day is after the last. Swap them.")
+	case from.After(v.console.now()):
+		return from, until, badRequest("The first day is in the future. Give an earlier one.")
+	}
+	if now := v.console.now().UTC(); until.After(now) {
+		until = now
+	}
+	return from, until, nil
+}
+
+// begin takes the place of the one audit that may run at a time. release gives it back.
+func (a *audits) begin() (release func(), err error) {
+	select {
+	case a.one <- struct{}{}:
+		return func() { <-a.one }, nil
+	default:
+		return nil, &client.Problem{Problem: wire.Problem{Status: http.StatusConflict, Detail: "Another audit is running, " +
+			"and only one can run at a time. Try again when it ends."}}
+	}
 }
 
 // verify audits the journal. wrong explains why earlier is not a checkpoint that the journal can be compared with.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/attestd/attestd/api/console"
 	"github.com/attestd/attestd/appliance/journal"
+	"github.com/attestd/attestd/appliance/report"
 )
 
 // logKey returns the key that signs the daemon's checkpoints.
@@ -277,5 +278,45 @@ func TestAnAuditEndsWhenThePageIsLeft(t *testing.T) {
 		case <-time.After(3 * time.Minute):
 			t.Fatal("the audit goes on")
 		}
+	}
+}
+
+func TestAnAuditorDownloadsASignedReport(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	r.attestTo(t, newPair())
+	b := r.signedIn(t, "auditor")
+	today := time.Now().UTC().Format(time.DateOnly)
+	ask := func(form string) (header http.Header, body string) {
+		for deadline := time.Now().Add(time.Minute); ; {
+			status, header, body := b.post("/audit/report", url.Values{"from": {today}, "until": {today}, "form": {form}})
+			if status == http.StatusOK {
+				return header, body
+			}
+			if status != http.StatusConflict || time.Now().After(deadline) { // another test runs an audit
+				t.Fatalf("%s: %d %s", form, status, body)
+			}
+		}
+	}
+	header, file := ask("json")
+	if want := `attachment; filename="report-` + today; !strings.HasPrefix(header.Get("Content-Disposition"), want) {
+		t.Errorf("%s", header.Get("Content-Disposition"))
+	}
+	made, err := report.Verify([]byte(file), r.logKey(t).Verifier)
+	if err != nil || made.Attestations == 0 || !strings.HasPrefix(made.By, "console: ") {
+		t.Errorf("%v: %+v", err, made)
+	}
+	if _, page := ask("html"); !strings.Contains(page, "Journal integrity: verified") {
+		t.Errorf("the page: %s", page)
+	}
+	for want, days := range map[string][2]string{"Swap them": {today, "2020-01-01"}, "in the future": {"2999-01-01",
+		"2999-01-02"}, "first and the last day": {"", ""}} {
+		if status, _, body := b.post("/audit/report", url.Values{"from": {days[0]}, "until": {days[1]}}); status !=
+			http.StatusBadRequest || !strings.Contains(body, want) {
+			t.Errorf("%v: %d, without %q", days, status, want)
+		}
+	}
+	if status, _, _ := r.signedIn(t, "viewer").post("/audit/report", nil); status != http.StatusForbidden {
+		t.Errorf("a viewer: %d", status)
 	}
 }

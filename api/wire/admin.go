@@ -106,6 +106,12 @@ type VerifyLog struct {
 	Signers []appliance.Address `json:"signers,omitempty"`
 }
 
+// MakeReport is the body of POST /log/report. The answer is lines of Progress[report.Signed].
+type MakeReport struct {
+	From  time.Time `json:"from"`
+	Until time.Time `json:"until,omitzero"` // exclusive; omitted: now
+}
+
 // Progress is a line of a streamed answer. The last line has a report or a problem, the others show the progress.
 type Progress[Report any] struct {
 	Done    int64    `json:"done,omitempty"`

@@ -275,6 +275,7 @@ func (r *running) adminOptions() api.AdminOptions {
 		Backup: func(ctx context.Context, w io.Writer) error {
 			return r.store.Backup(ctx, w, r.options.Version)
 		},
+		Report:       r.store.Report,
 		Stop:         r.store.Stop,
 		ReplicaReady: r.replicaReady(),
 		Events:       r.events,

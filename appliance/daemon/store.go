@@ -18,6 +18,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/journal"
+	"github.com/attestd/attestd/appliance/report"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/appliance/stop"
 	"github.com/attestd/attestd/hsm/worker"
@@ -207,6 +208,17 @@ func (s *Store) Backup(ctx context.Context, w io.Writer, version string) (err er
 	}
 	defer func() { err = errors.Join(err, end()) }()
 	return archive.Write(w, file, s.LogKey, version, time.Now())
+}
+
+// Report makes an audit report and signs it with the log key.
+//
+// Errors: those of report.Make and report.Sign.
+func (s *Store) Report(ctx context.Context, o report.Options) (report.Signed, error) {
+	r, err := report.Make(ctx, s.Journal, s.LogKey, o)
+	if err != nil {
+		return report.Signed{}, err
+	}
+	return report.Sign(r, s.LogKey.Signer)
 }
 
 // withHighWaterMark guards the store's journal with the high-water mark in data_dir. On an error it closes the store.

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/mod/sumdb/note"
 )
 
-// LogKey is the Ed25519 key that signs a journal's checkpoints. The only other text that it signs is StoreSecret's.
+// LogKey is the Ed25519 key that signs a journal's checkpoints. The only other texts that it signs are StoreSecret's and
+// audit reports (package report).
 type LogKey struct {
 	Signer       note.Signer // nil for the public half
 	Verifier     note.Verifier

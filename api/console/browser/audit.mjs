@@ -85,5 +85,26 @@ export default async function audits() {
     await page.context().close()
   })
 
+  await step("an audit report is downloaded, twice", async () => {
+    const page = await signIn("auditor", { expected: [409] })
+    for (const [button, want] of [["Download signed JSON", /"signature":"attestd audit report v1/], ["Download page for printing", /<h1>Audit report/]]) {
+      for (let tries = 20; ; tries--) {
+        await page.goto(`${url}/audit`)
+        const download = page.waitForEvent("download").catch(() => null)
+        const refused = page.getByText("Another audit is running").waitFor().then(() => null, () => null)
+        await page.getByRole("button", { name: button }).click()
+        const file = await Promise.race([download, refused])
+        if (file) {
+          let text = ""
+          for await (const chunk of await file.createReadStream()) text += chunk
+          assert.match(text, want)
+          break
+        }
+        assert.ok(tries, "another audit is running all the time")
+      }
+    }
+    await page.context().close()
+  })
+
   await step("the audit's looks", () => looks("/audit", "audit", "auditor", audit))
 }

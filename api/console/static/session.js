@@ -16,10 +16,10 @@ document.addEventListener("click", async event => {
   setTimeout(() => (button.textContent = said), 1500)
 })
 
-// Sends a form once: a second click would make a second key. A page that comes back out of the browser's memory may send again.
+// Sends a form once: a second click would make a second key. A form that downloads a file leaves the page as it is. A page that comes back out of the browser's memory may send again.
 const sent = new Set()
 document.addEventListener("submit", event => {
-  if (event.defaultPrevented || event.target.method !== "post") return
+  if (event.defaultPrevented || event.target.method !== "post" || "downloads" in event.target.dataset) return
   if (sent.has(event.target)) return event.preventDefault()
   sent.add(event.target)
 })

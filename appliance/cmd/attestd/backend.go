@@ -17,6 +17,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/journal"
+	"github.com/attestd/attestd/appliance/report"
 	"github.com/attestd/attestd/appliance/stop"
 	"github.com/attestd/attestd/store/bolt"
 )
@@ -35,6 +36,7 @@ type backend interface {
 	Prove(ctx context.Context, id uuid.UUID) (journal.Entry, journal.InclusionProof, error)
 	ProveWitnessed(ctx context.Context, id uuid.UUID) (journal.Entry, journal.InclusionProof, error)
 	Verify(ctx context.Context, opts audit.Options) (audit.Report, error)
+	Report(ctx context.Context, from, until time.Time, progress func(done, total int64)) (report.Signed, error)
 	Pause(ctx context.Context, reason string) (stop.State, error)
 	Resume(ctx context.Context) (ended stop.State, err error)
 	io.Closer
@@ -173,6 +175,16 @@ func (f offline) Verify(ctx context.Context, opts audit.Options) (audit.Report, 
 		opts.Own = append(opts.Own, pinned...)
 	}
 	return f.store.Journal.Verify(ctx, opts)
+}
+
+func (f offline) Report(ctx context.Context, from, until time.Time,
+	progress func(done, total int64)) (report.Signed, error) {
+	o := report.Options{From: from, Until: until, By: operator(), Now: time.Now(),
+		Audit: audit.Options{Progress: progress}}
+	if pinned, err := f.config.SignerAddresses(); err == nil {
+		o.Audit.Own = pinned
+	}
+	return f.store.Report(ctx, o)
 }
 
 func (f offline) Pause(ctx context.Context, reason string) (stop.State, error) {

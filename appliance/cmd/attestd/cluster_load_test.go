@@ -288,7 +288,7 @@ func (c *cluster) check(m *member) {
 		roots[size] = root
 	}
 	c.watch.mu.Unlock()
-	if out := m.run(c, "log", "verify"); !strings.Contains(out, "The journal is whole") {
+	if out := m.run(c, "log", "verify"); !strings.Contains(out, "Journal integrity: verified") {
 		c.Error(out)
 	}
 	records, byKey := c.readJournal(m, roots)

@@ -116,7 +116,7 @@ func (d *daemonProcess) wantWhole(t *testing.T, size int64, store ...string) (le
 	other := *d
 	other.environ = append(append([]string(nil), d.environ...), store...)
 	signer := storetest.Record(t, "any").SignerAddress.String()
-	if out := other.run(t, "log", "verify", "--signer", signer); !strings.Contains(out, "The journal is whole") {
+	if out := other.run(t, "log", "verify", "--signer", signer); !strings.Contains(out, "Journal integrity: verified") {
 		t.Error(out)
 	}
 	leaves = int64(strings.Count(other.run(t, "log", "export"), "\n"))

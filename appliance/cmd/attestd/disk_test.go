@@ -119,7 +119,7 @@ func TestADiskThatTakesNoWrites(t *testing.T) {
 			if d.cmd.ProcessState != nil {
 				t.Error("the daemon ended")
 			}
-			if out := d.run(t, "log", "verify"); !strings.Contains(out, "The journal is whole") {
+			if out := d.run(t, "log", "verify"); !strings.Contains(out, "Journal integrity: verified") {
 				t.Error(out)
 			}
 		})
@@ -188,7 +188,7 @@ func TestADiskThatFailsToSync(t *testing.T) {
 // recorded checks that the journal is whole, and has the answered attestations, one more, and at most the unknown ones.
 func (d *daemonProcess) recorded(t *testing.T, answered []appliance.Attestation, unknown int) {
 	t.Helper()
-	if out := d.run(t, "log", "verify"); !strings.Contains(out, "The journal is whole") {
+	if out := d.run(t, "log", "verify"); !strings.Contains(out, "Journal integrity: verified") {
 		t.Error(out)
 	}
 	recorded := exported(t, d)
@@ -241,7 +241,7 @@ func TestTheKernelMakesTheDiskReadOnly(t *testing.T) {
 	d.start(t)
 	defer d.kill(t)
 	d.attests(t)
-	if out := d.run(t, "log", "verify"); !strings.Contains(out, "The journal is whole") {
+	if out := d.run(t, "log", "verify"); !strings.Contains(out, "Journal integrity: verified") {
 		t.Error(out)
 	}
 }

@@ -93,21 +93,23 @@ func (a *app) subject() doctor.Subject {
 // meanwhile.
 func (a *app) examine(source config.Source) func(context.Context) any {
 	return func(ctx context.Context) any {
-		return newReport(doctor.Examine(ctx,
+		return newDoctorResult(doctor.Examine(ctx,
 			doctor.Subject{Source: &source, Version: version(), Inspect: a.inspectToken, MeasureSync: a.measureSync}))
 	}
 }
 
-// report is the JSON form of doctor's findings.
-type report struct {
+// doctorResult is the JSON form of doctor's findings.
+type doctorResult struct {
 	State  doctor.State     `json:"state"` // the worst of all checks
 	Checks []doctor.Finding `json:"checks"`
 }
 
-func newReport(findings []doctor.Finding) report { return report{doctor.Worst(findings), findings} }
+func newDoctorResult(findings []doctor.Finding) doctorResult {
+	return doctorResult{doctor.Worst(findings), findings}
+}
 
 func (a *app) printFindings(findings []doctor.Finding) error {
-	return a.print(newReport(findings), func(w io.Writer) { writeFindings(w, findings) })
+	return a.print(newDoctorResult(findings), func(w io.Writer) { writeFindings(w, findings) })
 }
 
 // writeFindings writes a line for each finding, and its remedy below.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/report"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/appliance/text"
 )
@@ -69,6 +70,9 @@ func failureOf(err error) failure {
 		f.Code, f.Field, f.RequestID = cmp.Or(p.Code, codeFailed), p.Field, p.RequestID
 	} else if e, is := errors.AsType[*appliance.Error](err); is {
 		f.Code, f.Field = e.Code, e.Field
+	}
+	if e, is := errors.AsType[*report.Error](err); is {
+		f.Code = appliance.Code(e.Code)
 	}
 	usage, interrupted := usageError{}, interruptedError{}
 	switch {

@@ -124,7 +124,7 @@ func (r logReport) write(w io.Writer) {
 				"Follow docs/witness.md. A policy without that witness ignores it.\n", r.Size-r.Events, events)
 	} else {
 		fmt.Fprintf(w,
-			"The journal is whole: %d records%s, each with a valid signature, none changed, dropped or reordered.\n",
+			"Journal integrity: verified. %d records%s, each with a valid signature, none changed, dropped or reordered.\n",
 			r.Size-r.Events, events)
 	}
 	fmt.Fprintf(w, "root hash %x\n", r.Root)

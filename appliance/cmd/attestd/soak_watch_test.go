@@ -189,7 +189,7 @@ func (s *soak) end() {
 // checkJournal compares the journal with the answers.
 func (s *soak) checkJournal() {
 	s.Helper()
-	if out := s.d.run(s.T, "log", "verify"); !strings.Contains(out, "The journal is whole") {
+	if out := s.d.run(s.T, "log", "verify"); !strings.Contains(out, "Journal integrity: verified") {
 		s.Error(out)
 	}
 	recorded := exported(s.T, s.d)

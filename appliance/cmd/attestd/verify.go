@@ -109,7 +109,7 @@ func newVerify(a *app) *cobra.Command {
 	f.BoolVar(&allow.partial, "allow-partial", false, "exit with 0 if no check fails, even if some could not be made")
 	f.BoolVar(&allow.requireDigest, "require-digest", false,
 		"with --allow-partial: still exit with 1 if the digest of the two addresses was not checked")
-	cmd.AddCommand(newVerifyPacket(a))
+	cmd.AddCommand(newVerifyPacket(a), newVerifyReport(a))
 	return cmd
 }
 

@@ -121,7 +121,7 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 	a.checks(true, "cosigned by transparency at", "verify", inJSON, "--policy", policy, "--signer", signer)
 	a.checks(false, "not checked: signer", "verify", proof, "--policy", policy)
 	a.checks(false, "not checked: signer, witnessed", "verify", proof)
-	a.checks(true, "The journal is whole", "log", "verify", export, "--checkpoint", signed, "--policy", policy)
+	a.checks(true, "Journal integrity: verified", "log", "verify", export, "--checkpoint", signed, "--policy", policy)
 	if _, served := w.ask(t, http.MethodGet, "/log/checkpoint", "", nil); served != checkpoint ||
 		strings.Count(served, "\n— witness.example/") != 2 {
 		t.Errorf("GET /log/checkpoint: %s", served)
@@ -143,7 +143,7 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 		forgedExport := a.write("forged.ndjson", w.run(t, "log", "export"))
 		forgedCheckpoint := w.run(t, "log", "checkpoint", "--newest")
 		_, cosignatures, _ := strings.Cut(checkpoint, "\n— witness")
-		a.checks(true, "The journal is whole", "log", "verify", forgedExport, "--checkpoint",
+		a.checks(true, "Journal integrity: verified", "log", "verify", forgedExport, "--checkpoint",
 			a.write("f", forgedCheckpoint), "--verifier-key", w.key.VerifierText)
 		a.checks(false, "no quorum: required", "log", "verify", forgedExport, "--checkpoint",
 			a.write("f", forgedCheckpoint), "--policy", policy)

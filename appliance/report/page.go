@@ -1,0 +1,30 @@
+package report
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"io"
+	"time"
+)
+
+//go:embed page.html
+var pageText string
+
+var page = template.Must(template.New("report").Funcs(template.FuncMap{
+	"time": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") },
+}).Parse(pageText))
+
+// WritePage writes a signed report as an HTML page that prints well. The page has no signature of its own: it holds the
+// signature of the JSON file, and verifiers read that file.
+func (s Signed) WritePage(w io.Writer) error {
+	var r Report
+	if err := json.Unmarshal(s.Report, &r); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return page.Execute(w, struct {
+		Report
+		Signature string
+	}{r, s.Signature})
+}
