@@ -181,6 +181,15 @@ if [ -n "${GPG_KEY:-}" ]; then
 		case $file in *.rpm) rpmsign --define "__gpg $(command -v gpg)" --define "_gpg_name $GPG_KEY" --addsign "$file" >/dev/null ;; esac
 	done
 fi
+# The provenance names the files as they are published, so it follows the signatures. A copy without git has no commit.
+provenance=attestd_$VERSION.intoto.json
+rm -f "$provenance"
+if commit=$(git rev-parse --verify --quiet HEAD); then
+	# shellcheck disable=SC2046,SC2086 # a list
+	(cd .. && $GO run ./packaging/release provenance -version "$VERSION" -commit "$commit" -date "$SOURCE_DATE_EPOCH" \
+		"dist/build/attestd.$host" $(printf 'dist/%s ' $made)) >"$provenance"
+	made="$made $provenance"
+fi
 # shellcheck disable=SC2086 # a list
 sha256sum $made >SHA256SUMS
 rm -f SHA256SUMS.asc

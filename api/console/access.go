@@ -100,6 +100,10 @@ var verbs = map[string]verb{
 	"POST /approvers/remove":       {least: Operator, writes: true},
 	"POST /keys":                   {least: Operator, writes: true},
 	"POST /keys/{id}/revoke":       {least: Operator, writes: true},
+	"POST /keys/{id}/bind":         {least: Operator, writes: true},
+	"POST /pause":                  {least: Operator, writes: true},
+	"POST /resume":                 {least: Operator, writes: true},
+	"GET /backup":                  {least: Operator, writes: true},
 }
 
 // Errors of an adminTransport that refuses a request.

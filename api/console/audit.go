@@ -15,6 +15,7 @@ import (
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/report"
 )
 
 // auditPage audits the journal, and checks it against an older checkpoint.
@@ -149,13 +150,11 @@ func (a *audits) report(w http.ResponseWriter, v *visit) error {
 		return err
 	}
 	defer release()
-	if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil {
+	var signed report.Signed
+	err = v.download(w, func(ctx context.Context) (err error) {
+		signed, err = v.Admin.Report(ctx, from, until, nil)
 		return err
-	}
-	ctx, cancel := context.WithCancel(v.Context())
-	defer cancel()
-	defer context.AfterFunc(v.ended, cancel)()
-	signed, err := v.Admin.Report(ctx, from, until, nil)
+	}, func() bool { return false })
 	if err != nil {
 		return err
 	}

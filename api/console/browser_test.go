@@ -39,7 +39,7 @@ func TestConsoleInChromium(t *testing.T) {
 		}
 	}
 	for _, script := range []string{"access",
-		"oidc", "overview", "attestations", "activity", "keys", "approvals", "quorum", "replica", "audit", "settings",
+		"oidc", "overview", "attestations", "activity", "keys", "approvals", "quorum", "replica", "audit", "operations", "settings",
 		"front"} {
 		t.Run(script, func(t *testing.T) {
 			t.Parallel()

@@ -53,7 +53,7 @@ func TestWhatTheTableDoesNotNameIsAskedByNobody(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for _, verb := range []string{
-		"POST /console/links", "GET /backup", "POST /reload", "POST /pause", "POST /resume", "GET /log/entries",
+		"POST /console/links", "POST /reload", "GET /log/entries",
 		"POST /replica/batches", "GET /replica/records",
 		"DELETE /keys", "GET /keys/", "GET /", "POST /status", "GET //keys", "GET /log/../keys",
 	} {

@@ -38,7 +38,7 @@ func pages(withQuorum bool) []page {
 	if withQuorum {
 		all = append(all, quorumPage())
 	}
-	return append(all, replicaPage(), auditPage(), settingsPage())
+	return append(all, replicaPage(), auditPage(), operationsPage(), settingsPage())
 }
 
 // visit is a request of a signed-in user.
@@ -126,6 +126,22 @@ func (v *visit) show(w http.ResponseWriter, data any) error {
 		Title: v.page.title, Page: v.page.name, pages: v.console.pages, Who: &v.Principal, Expires: v.Expires,
 		Now: v.console.now(), Data: data,
 	})
+}
+
+// download answers with a file that produce writes, however long it takes, until the session ends. An error before the
+// first byte becomes a page. A later one cuts the connection, so that no incomplete file looks complete.
+func (v *visit) download(w http.ResponseWriter, produce func(ctx context.Context) error, begun func() bool) error {
+	if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(v.Context())
+	defer cancel()
+	defer context.AfterFunc(v.ended, cancel)()
+	err := produce(ctx)
+	if err != nil && begun() {
+		panic(http.ErrAbortHandler)
+	}
+	return err
 }
 
 // redirect sends the browser to another page with GET, after a form.

@@ -1,7 +1,7 @@
 // Command release writes the files that accompany the program in a release. They are the changelog in the packages'
-// formats, the software bill of materials (CycloneDX 1.6), and the licenses of all linked modules and bundled npm
-// packages. It also checks that all of these licenses are allowed. Its only inputs are the repository and the build, so
-// the same commit gives the same bytes.
+// formats, the software bill of materials (CycloneDX 1.6), the provenance (SLSA), and the licenses of all linked modules
+// and bundled npm packages. It also checks that all of these licenses are allowed. Its only inputs are the repository and
+// the build, so the same commit gives the same bytes.
 package main
 
 import (
@@ -17,6 +17,7 @@ import (
 
 const usage = `usage: release changelog -format debian|rpm -version V -date UNIX CHANGELOG.md
        release sbom -bundles FOLDERS -version V -date UNIX PROGRAM
+       release provenance -version V -commit C -date UNIX PROGRAM FILES
        release notices -bundles FOLDERS PROGRAM
        release licenses -bundles FOLDERS PACKAGES`
 
@@ -36,11 +37,12 @@ func run(w io.Writer, args []string) error {
 	version := flags.String("version", "", "version of this release")
 	folders := flags.String("bundles", "api/graphiql/dist,api/console/dist",
 		"folders of what is bundled from npm and the program embeds, separated by commas")
+	commit := flags.String("commit", "", "commit of this release")
 	seconds := flags.Int64("date", 0, "date of this release, in seconds since 1970")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
-	if flags.NArg() != 1 {
+	if flags.NArg() == 0 || flags.NArg() > 1 && args[0] != "provenance" {
 		return errors.New(usage)
 	}
 	bundles := strings.Split(*folders, ",")
@@ -50,6 +52,8 @@ func run(w io.Writer, args []string) error {
 		return writeChangelog(w, file, *format, *version, date)
 	case "sbom":
 		return writeSBOM(context.Background(), w, file, bundles, *version, date)
+	case "provenance":
+		return writeProvenance(w, file, flags.Args()[1:], *version, *commit, date)
 	case "licenses":
 		return checkLicenses(context.Background(), w, file, bundles)
 	case "notices":

@@ -1,6 +1,6 @@
 // Runs each script of this folder that is named: node run.mjs access overview …
 const names = process.argv.slice(2)
-if (names.includes("replica")) process.env.RIG = process.env.FOLLOWER // whose replica follows an upstream
+if (names.includes("replica") || names.includes("operations")) process.env.RIG = process.env.FOLLOWER // whose replica follows an upstream
 if (names.includes("quorum")) process.env.RIG = process.env.QUORUM // of three members
 const { end } = await import("./harness.mjs")
 
