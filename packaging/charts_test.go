@@ -112,6 +112,39 @@ func TestTheChart(t *testing.T) {
 			t.Errorf("the configuration: %v %+v", err, config)
 		}
 	})
+	t.Run("a rotated log key stays", func(t *testing.T) {
+		pod := find(t, render(t, charts, chartOfMembers), "StatefulSet").Spec.Template.Spec
+		if len(pod.InitContainers) != 1 {
+			t.Fatalf("%d init containers", len(pod.InitContainers))
+		}
+		secrets, data := t.TempDir(), t.TempDir()
+		inSecret, inData := filepath.Join(secrets, "log.key"), filepath.Join(data, "log.key")
+		command := slices.Clone(pod.InitContainers[0].Command)
+		for i, word := range command {
+			command[i] = strings.NewReplacer("/run/secrets/log", secrets, "/var/lib/attestd", data).Replace(word)
+		}
+		for _, step := range []struct{ secret, has, want string }{
+			{"first", "", "first"}, {"first", "rotated", "rotated"}, {"second", "rotated", "rotated"},
+		} {
+			if err := os.WriteFile(inSecret, []byte(step.secret), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if step.has != "" {
+				_ = os.Remove(inData)
+				if err := os.WriteFile(inData, []byte(step.has), 0o400); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if out, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			got, err := os.ReadFile(inData)
+			if stat, failed := os.Stat(inData); err != nil || failed != nil || string(got) != step.want ||
+				stat.Mode().Perm() != 0o400 {
+				t.Errorf("with %q in the Secret and %q in the volume: %q, %v", step.secret, step.has, got, err)
+			}
+		}
+	})
 	for name, c := range map[string]struct{ values, says string }{
 		"no image":              {strings.Replace(chartValues, "tag: 1.0.0", "", 1), "set image.tag"},
 		"no PIN":                {strings.Replace(chartValues, "secret: attestd-pin", "", 1), "set pin.secret"},
