@@ -164,6 +164,7 @@ func (a *Admin) ownRoutes() []Route {
 		{Method: fiber.MethodPost, Path: "/pause", BodyLimit: adminBodyLimit, Handler: a.pause},
 		{Method: fiber.MethodPost, Path: "/resume", Handler: a.resume},
 		{Method: fiber.MethodGet, Path: "/backup", Handler: a.backup},
+		{Method: fiber.MethodGet, Path: "/profiles/:name", Handler: a.profile},
 	}
 }
 

@@ -1,9 +1,11 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"runtime/pprof"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -95,4 +97,19 @@ func (a *Admin) backup(c *fiber.Ctx) error {
 	}
 	c.Context().Response.Header.SetContentType("application/x-tar")
 	return nil
+}
+
+// profile answers with a profile of the daemon as text: goroutine or heap. It holds names of functions and counts, but
+// no contents of memory.
+func (a *Admin) profile(c *fiber.Ctx) error {
+	name := c.Params("name")
+	if name != "goroutine" && name != "heap" {
+		return appliance.Errorf(appliance.CodeNotFound, "there is no such profile: use goroutine or heap")
+	}
+	var text bytes.Buffer
+	if err := pprof.Lookup(name).WriteTo(&text, 1); err != nil {
+		return err
+	}
+	c.Context().Response.Header.SetContentType("text/plain; charset=utf-8")
+	return c.Send(text.Bytes())
 }

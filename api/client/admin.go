@@ -292,6 +292,21 @@ func (a *Admin) Backup(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
+// Profile returns a profile of the daemon as text: goroutine or heap.
+func (a *Admin) Profile(ctx context.Context, name string) (string, error) {
+	path := "/profiles/" + name
+	resp, err := a.caller.open(ctx, call{method: http.MethodGet, path: path})
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		err = fmt.Errorf("read the answer of %s: %w", path, err)
+	}
+	return string(text), err
+}
+
 // Close closes idle connections. The client remains usable.
 func (a *Admin) Close() error {
 	a.caller.http.CloseIdleConnections()

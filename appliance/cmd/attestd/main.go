@@ -119,7 +119,7 @@ will attest, run 'attestd setup', which creates everything that the service need
 		newReload(app), newStatus(app), newTop(app), newPause(app), newResume(app), newPolicy(app), newHealth(app),
 		newBackup(app), newRestore(app), newStore(app), newCluster(app), newChain(app), newIndexer(app),
 		newQuorum(app), newSetup(app), newApproval(app), newApprover(app), newWebhook(app),
-		newDoctor(app), newConsole(app), newAuditReport(app), newMan(app),
+		newDoctor(app), newConsole(app), newAuditReport(app), newSupport(app), newMan(app),
 	)
 	app.addCompletions(root)
 	answerHelp(root)
