@@ -23,8 +23,8 @@ type Leaf struct {
 	Hash tlog.Hash
 	journal.Entry
 	Skipped bool // see Options.SkipRecords
-	part  string
-	fault error
+	part    string
+	fault   error
 }
 
 // Decoded reports whether Entry is the entry of the leaf.
