@@ -66,15 +66,19 @@ func checkDatabase(ctx context.Context, p *subject) []Finding {
 	}
 	findings := []Finding{ok("%s: PostgreSQL %s, schema version %d", server.Address, server.Version, schema.Version)}
 	took, err := p.commit(ctx)
+	if !p.commits.tried {
+		took, err = store.Database.Commit(ctx)
+	}
 	return slices.Concat(findings, keeping(url, server, took, err), reaching(url, server), mayDo(url, server),
 		agreeing(ctx, store))
 }
 
 // commits is the result of the trial COMMIT, which is made once: while the standby is away, each one waits in vain.
 type commits struct {
-	once sync.Once
-	took time.Duration
-	err  error
+	once  sync.Once
+	tried bool // false if the database could not be reached
+	took  time.Duration
+	err   error
 }
 
 // commit makes a COMMIT in the database, or returns the result of the earlier one. It returns no error if there is no
@@ -92,6 +96,7 @@ func (p *subject) commit(ctx context.Context) (took time.Duration, failed error)
 		ctx, cancel := context.WithTimeout(ctx, trialCommit)
 		defer cancel()
 		if _, err := store.Database.Server(ctx); err == nil {
+			p.commits.tried = true
 			p.commits.took, p.commits.err = store.Database.Commit(ctx)
 		}
 	})

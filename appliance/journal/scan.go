@@ -12,8 +12,8 @@ import (
 )
 
 // scanLeaf reads a leaf as EncodeLeaf writes it. Audits and copies decode each leaf, and with encoding/json that takes
-// 2.5 times as long (BenchmarkDecodeLeaf). The caller encodes the record again and compares, so scanLeaf may accept other bytes, too. It does not read
-// strings with escapes.
+// 2.5 times as long (BenchmarkDecodeLeaf). The caller encodes the record again and compares, so scanLeaf may accept other
+// bytes, too. It does not read strings with escapes.
 func scanLeaf(leaf []byte) (r appliance.Record, ok bool) {
 	s := &leafScanner{rest: leaf}
 	s.uuid(`{"id":"`, &r.ID)

@@ -32,7 +32,8 @@ func newBackup(a *app) *cobra.Command {
 		Long: `Write API keys and journal into one file of mode 0600, consistent as of one moment, while the daemon serves.
 The file is read back before it gets its name. Its records are exactly those of the signed checkpoint, and
 its events, API keys and pages are in order. --audit also verifies each record, as 'attestd log verify' and
-'attestd restore' do; that takes several times as long. In a FOLDER, the name is the time of the backup, and --keep removes the oldest backups.
+'attestd restore' do; that takes several times as long. In a FOLDER, the name is the time of the backup, and
+--keep removes the oldest backups.
 
 The file includes the log key only if it can be encrypted (age): to --recipient, whose identity is kept on
 another machine, or with the passphrase in --passphrase-file. The defaults are backup.recipient and
