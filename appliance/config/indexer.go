@@ -20,6 +20,7 @@ type IndexedChain struct {
 	Testnet       bool          `koanf:"testnet"`
 	RPCs          []RPCURL      `koanf:"rpcs"`
 	Core          string        `koanf:"core"`
+	Zkgm          string        `koanf:"zkgm"`
 	FromBlock     uint64        `koanf:"from_block"`  // of an EVM chain
 	FromHeight    uint64        `koanf:"from_height"` // of a CosmWasm chain
 	Confirmations Confirmations `koanf:"confirmations"`
@@ -55,6 +56,9 @@ func indexerSettings() []Setting {
 				"URLs of the JSON-RPC of the chain's nodes: https, or http on this machine. More than half of them must agree"},
 			{"core", "",
 				"address of the core contract (IBCHandler): 0x on an EVM chain, bech32 on a CosmWasm chain; if empty, the preset's"},
+			{"zkgm", "",
+				"address of the contract for transfers (zkgm), in the form of core; if empty, the preset's. Packets between other " +
+					"contracts are no transfers"},
 			{"from_block", 0,
 				"first block of an EVM chain to read: the one in which the core contract was deployed; 0 means the preset's, if " +
 					"it has one"},
@@ -72,15 +76,21 @@ const PresetMainnet = "union-mainnet"
 // MainnetCore is the address of the core contract of Union's deployments on all EVM chains.
 const MainnetCore = "0xee4ea8d358473f0fcebf0329feed95d56e8c04d7"
 
+// MainnetZkgm is the address of the contract for transfers of Union's deployments on all EVM chains.
+const MainnetZkgm = "0x5fbe74a283f7954f10aa04c2edf55578811aeb03"
+
 // mainnets are the chains of PresetMainnet, with the blocks in which their core contracts were deployed. Those without a
-// core contract have MainnetCore.
+// core contract have MainnetCore and MainnetZkgm.
 var mainnets = []IndexedChain{
 	{ID: "union.union-1", Name: "Union", FromHeight: 461578,
-		Core: "union1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqvcmecf"},
+		Core: "union1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqvcmecf",
+		Zkgm: "union1336jj8ertl8h7rdvnz4dh5rqahd09cy0x43guhsxx6xyrztx292qpe64fh"},
 	{ID: "babylon.bbn-1", Name: "Babylon", FromHeight: 28972,
-		Core: "bbn1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqnlye9f"},
+		Core: "bbn1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqnlye9f",
+		Zkgm: "bbn1336jj8ertl8h7rdvnz4dh5rqahd09cy0x43guhsxx6xyrztx292q77945h"},
 	{ID: "osmosis.osmosis-1", Name: "Osmosis", FromHeight: 39452782,
-		Core: "osmo1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqata4fx"},
+		Core: "osmo1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqata4fx",
+		Zkgm: "osmo1336jj8ertl8h7rdvnz4dh5rqahd09cy0x43guhsxx6xyrztx292qs2uecc"},
 	{ID: "ethereum.1", Name: "Ethereum", FromBlock: 22236429},
 	{ID: "bsc.56", Name: "BNB Smart Chain", FromBlock: 56057229},
 	{ID: "base.8453", Name: "Base", FromBlock: 35397312},
@@ -110,10 +120,26 @@ func (c *Config) IndexedChains() []IndexedChain {
 		}
 		one.Name = cmp.Or(one.Name, mainnets[at].Name)
 		one.Core = cmp.Or(one.Core, mainnets[at].Core, MainnetCore)
+		one.Zkgm = cmp.Or(one.Zkgm, mainnets[at].Zkgm, MainnetZkgm)
 		one.FromBlock = cmp.Or(one.FromBlock, mainnets[at].FromBlock)
 		one.FromHeight = cmp.Or(one.FromHeight, mainnets[at].FromHeight)
 	}
 	return all
+}
+
+// Transferring returns the addresses of the contracts for transfers by universal chain id: those of indexer.chains, and
+// those of the preset's other chains.
+func (c *Config) Transferring() map[string]string {
+	contracts := make(map[string]string)
+	if c.Indexer.Preset == PresetMainnet {
+		for _, one := range mainnets {
+			contracts[one.ID] = cmp.Or(one.Zkgm, MainnetZkgm)
+		}
+	}
+	for _, one := range c.IndexedChains() {
+		contracts[one.ID] = one.Zkgm
+	}
+	return contracts
 }
 
 // The universal ids (UCS-04) of chains of each kind.
@@ -140,6 +166,7 @@ func (c *Config) validateIndexer(check func(ok bool, format string, args ...any)
 		check(!seen[one.ID], "id: %s is another entry's", one.ID)
 		seen[one.ID] = true
 		one.checkContract(check)
+		one.checkZkgm(check, c.Indexes())
 		_, err := one.Confirmations.Blocks()
 		check(err == nil, "confirmations: %v", err)
 		one.checkRPCs(check)
@@ -165,6 +192,20 @@ func (one *IndexedChain) checkContract(check func(ok bool, format string, args .
 	}
 	_, err := appliance.ParseAddress(one.Core)
 	check(err == nil, "core: the address %v", err)
+}
+
+func (one *IndexedChain) checkZkgm(check func(ok bool, format string, args ...any), needed bool) {
+	switch {
+	case one.Zkgm == "":
+		check(!needed || one.Core == "",
+			"zkgm: must be the address of the contract for transfers: indexer.preset does not know %s", one.ID)
+	case one.IsCosmWasm():
+		_, _, err := bech32.DecodeToBase256(one.Zkgm)
+		check(err == nil, "zkgm: %q is not bech32: %v", one.Zkgm, err)
+	default:
+		_, err := appliance.ParseAddress(one.Zkgm)
+		check(err == nil, "zkgm: the address %v", err)
+	}
 }
 
 func (one *IndexedChain) checkRPCs(check func(ok bool, format string, args ...any)) {

@@ -48,6 +48,33 @@ func TestTheExampleOfTheIndexerIsAConfiguration(t *testing.T) {
 	}
 }
 
+// TestThePresetKnowsTheContractsForTransfers compares those of chains that are read and of one that is not.
+func TestThePresetKnowsTheContractsForTransfers(t *testing.T) {
+	t.Parallel()
+	c, err := loadText(t, `
+graphql: { source: chains }
+indexer:
+  preset: union-mainnet
+  chains:
+    - { id: ethereum.1, rpcs: ["https://rpc.example.com"] }
+    - { id: bsc.56, rpcs: ["https://bsc.example.com"], zkgm: "0x1111111111111111111111111111111111111111" }
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := c.Transferring()
+	for id, want := range map[string]string{
+		"ethereum.1":    "0x5fbe74a283f7954f10aa04c2edf55578811aeb03",
+		"bsc.56":        "0x1111111111111111111111111111111111111111",
+		"base.8453":     "0x5fbe74a283f7954f10aa04c2edf55578811aeb03",
+		"union.union-1": "union1336jj8ertl8h7rdvnz4dh5rqahd09cy0x43guhsxx6xyrztx292qpe64fh",
+	} {
+		if got[id] != want {
+			t.Errorf("%s: %q, want %q", id, got[id], want)
+		}
+	}
+}
+
 // The example in docs/proofs.md is a valid configuration.
 func TestTheExampleOfProofsIsAConfiguration(t *testing.T) {
 	t.Parallel()
@@ -75,9 +102,9 @@ indexer:
   chains:
     - { id: union.union-1, rpcs: ["https://rpc.example.com"], core: "0xee4ea8d358473f0fcebf0329feed95d56e8c04d7" }
     - { id: ethereum.1, rpcs: [], confirmations: soon }
-    - { id: ethereum.1, rpcs: ["https://a.example.com", "https://a.example.com"], core: "0x12" }
+    - { id: ethereum.1, rpcs: ["https://a.example.com", "https://a.example.com"], core: "0x12", zkgm: "0x34" }
     - { id: union.union-1, rpcs: ["https://rpc.example.com"], from_block: 5,
-        core: "union1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqvcmecx" }
+        core: "union1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqvcmecx", zkgm: union1336 }
     - { id: "union.union 1", rpcs: ["https://rpc.example.com"],
         core: "union1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqvcmecf" }
     - { id: bsc.56, rpcs: ["https://rpc.example.com"], core: "0xee4ea8d358473f0fcebf0329feed95d56e8c04d7",
@@ -102,6 +129,10 @@ indexer:
 		"indexer.chains: entry 3: id: ethereum.1 is another entry's",
 		"indexer.chains: entry 3: rpcs: 2 is a duplicate: name a different node",
 		"indexer.chains: entry 3: core: the address must have 40 hex digits",
+		"indexer.chains: entry 3: zkgm: the address must have 40 hex digits",
+		`indexer.chains: entry 4: zkgm: "union1336" is not bech32: `,
+		"indexer.chains: entry 6: zkgm: must be the address of the contract for transfers: indexer.preset does not know " +
+			"bsc.56",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %q:\n%v", want, err)

@@ -84,7 +84,7 @@ func (r *running) openIndexer() (err error) {
 	}
 	r.indexer, err = indexer.New(indexer.Options{
 		Index: r.replica, Chains: IndexedChains(r.config), PollInterval: r.config.Indexer.PollInterval,
-		Version: r.options.Version, Log: r.logger,
+		Zkgm: r.config.Transferring(), Version: r.options.Version, Log: r.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("indexer: %w", err)

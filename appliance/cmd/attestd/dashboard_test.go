@@ -97,8 +97,8 @@ func (member *daemonProcess) quorumAndIndexer(d *daemonProcess, node *chaintest.
 		`ATTESTD_QUORUM_MEMBERS=[{"name": "geneva", "signer": "`+devUnspendable+
 			`", "url": "http://127.0.0.1:1", "api_key": "file:`+filepath.Join(d.dir, "api-key")+`"}]`,
 		"ATTESTD_GRAPHQL_SOURCE=chains", fmt.Sprintf(
-			`ATTESTD_INDEXER_CHAINS=[{"id": "ethereum.1337", "rpcs": [%q], "core": %q, "confirmations": 0}]`,
-			node.URL, chaintest.Emitter))
+			`ATTESTD_INDEXER_CHAINS=[{"id": "ethereum.1337", "rpcs": [%q], "core": %q, "zkgm": %q, "confirmations": 0}]`,
+			node.URL, chaintest.Emitter, chaintest.Emitter))
 }
 
 var (

@@ -17,6 +17,9 @@ import (
 	"github.com/attestd/attestd/appliance/chain/comettest"
 )
 
+// wasmZkgm is the contract for transfers of the CosmWasm chain.
+const wasmZkgm = "union1336jj8ertl8h7rdvnz4dh5rqahd09cy0x43guhsxx6xyrztx292qpe64fh"
+
 // realPacket returns a PacketSend of Sepolia on channel 25.
 func realPacket(t *testing.T) chaintest.Emission {
 	t.Helper()
@@ -44,7 +47,7 @@ func TestChainsAreAnsweredFrom(t *testing.T) {
 		chaintest.Event("ConnectionOpenTry(uint32,uint32,uint32,uint32)", []common.Hash{chaintest.Word(2),
 			chaintest.Word(1)}, number(3), number(4)),
 		chaintest.Event("ChannelOpenTry(address,uint32,bytes,uint32,uint32,string,string)",
-			[]common.Hash{{31: 1}, chaintest.Word(25), {}}, chaintest.Argument{Type: "bytes", Value: []byte{1}},
+			[]common.Hash{{31: 1}, chaintest.Word(25), {}}, chaintest.Argument{Type: "bytes", Value: []byte(wasmZkgm)},
 			number(1), number(2), text("ucs03-zkgm-0")),
 		realPacket(t))
 	wasm := comettest.New(t, "union-1")
@@ -52,9 +55,9 @@ func TestChainsAreAnsweredFrom(t *testing.T) {
 		"counterparty_chain_id", "1337"))
 	d := newDaemonFolder(t)
 	d.configure("ATTESTD_GRAPHQL_SOURCE=chains", "ATTESTD_INDEXER_POLL_INTERVAL=100ms", fmt.Sprintf(
-		`ATTESTD_INDEXER_CHAINS=[{"id": "ethereum.1337", "rpcs": [%q], "core": %q, "confirmations": 0},`+
-			`{"id": "union.union-1", "rpcs": [%q], "core": %q, "confirmations": 0}]`, node.URL, chaintest.Emitter,
-		wasm.URL, comettest.Core))
+		`ATTESTD_INDEXER_CHAINS=[{"id": "ethereum.1337", "rpcs": [%q], "core": %q, "zkgm": %q, "confirmations": 0},`+
+			`{"id": "union.union-1", "rpcs": [%q], "core": %q, "zkgm": %q, "confirmations": 0}]`, node.URL,
+		chaintest.Emitter, common.Address{19: 1}, wasm.URL, comettest.Core, wasmZkgm))
 	d.start(t)
 	defer func() { d.kill(t) }()
 	await(t, "the chain is indexed", func() (bool, string) {

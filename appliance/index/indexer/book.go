@@ -25,6 +25,7 @@ type snapshot interface {
 type book struct {
 	snap  snapshot
 	names names
+	ports map[string]string // as Indexer.ports
 	// rescan is true if the events are read again: the updates of clients before the first event are unknown.
 	rescan bool
 
@@ -46,9 +47,9 @@ type entry[R any] struct {
 	exists, changed bool
 }
 
-func newBook(snap snapshot, names names, rescan bool) *book {
+func newBook(snap snapshot, x *Indexer, rescan bool) *book {
 	return &book{
-		snap: snap, names: names, rescan: rescan,
+		snap: snap, names: x.names, ports: x.ports, rescan: rescan,
 		packets: make(map[string]*entry[index.Packet]), clients: make(map[string]*entry[index.Client]),
 		connections: make(map[string]*entry[index.Connection]), channels: make(map[string]*entry[index.Channel]),
 		waiting: make(map[string][]*step), updates: make(map[string]*index.Trace), positions: make(map[string]string),
@@ -384,7 +385,7 @@ func (b *book) batch() (batch index.Batch, err error) {
 	})
 	for _, e := range changed {
 		batch.Rows = b.appendRow(batch.Rows, "packet "+e.row.PacketHash, e.row)
-		if t, ok := transferOf(&e.row); ok {
+		if t, ok := transferOf(&e.row, b.ports); ok {
 			batch.Rows = b.appendRow(batch.Rows, "transfer of packet "+e.row.PacketHash, t)
 		}
 	}

@@ -35,8 +35,11 @@ type Chain struct {
 
 // Options configure New.
 type Options struct {
-	Index        index.Index
-	Chains       []Chain
+	Index  index.Index
+	Chains []Chain
+	// Zkgm are the addresses of the contracts for transfers by universal chain id, also of chains that are not read: 0x or
+	// bech32. Only packets between two of them become transfers.
+	Zkgm         map[string]string
 	PollInterval time.Duration // between two reads of the newest block; required
 	Version      string        // of attestd, for the User-Agent
 	Log          *slog.Logger  // nil discards the log
@@ -47,6 +50,7 @@ type Options struct {
 type Indexer struct {
 	o       Options
 	names   names
+	ports   map[string]string // of Options.Zkgm, as rows have them
 	chains  []*reader
 	writing sync.Mutex // one batch at a time: each is built from the rows in the index
 }
@@ -67,7 +71,10 @@ func New(o Options) (*Indexer, error) {
 	for i, c := range o.Chains {
 		ids[i] = c.ID
 	}
-	x.names = newNames(ids)
+	x.names, x.ports = newNames(ids), make(map[string]string)
+	for id, address := range o.Zkgm {
+		x.ports[id] = portOf(address)
+	}
 	for _, c := range o.Chains {
 		nodes, err := dial(c, o.Version)
 		if err != nil {
@@ -131,7 +138,7 @@ func (x *Indexer) write(ctx context.Context, r *reader, events []Event, to progr
 	defer x.writing.Unlock()
 	var batch index.Batch
 	err = x.o.Index.View(ctx, func(snap index.Snapshot) error {
-		b := newBook(snap, x.names, rescan)
+		b := newBook(snap, x, rescan)
 		for i := range events {
 			if err := b.add(ctx, &events[i]); err != nil {
 				return err

@@ -261,3 +261,30 @@ func checkKills(t *testing.T, a, b *side) {
 	caughtUp(t, x, a, b)
 	sameRows(t, rowsOf(t, idx, index.PacketType, index.TransferType), expected(t, all))
 }
+
+// TestOnlyPacketsBetweenTheContractsForTransfersAreTransfers opens channels of the transfers' version, of which one end
+// is another contract. Their packets are no transfers.
+func TestOnlyPacketsBetweenTheContractsForTransfersAreTransfers(t *testing.T) {
+	t.Parallel()
+	stranger := common.HexToAddress("0x1111111111111111111111111111111111111111")
+	for name, start := range map[string]func(testing.TB) (a, b *side){"EVM": newWorld, "CosmWasm": newMixedWorld} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, b := start(t)
+			lines := expected(t, exchange(t, a, b, 10))
+			for i, s := range []*side{a, b} {
+				a.lane, b.lane, a.foreign, b.foreign = uint32(i+1), uint32(i+1), nil, nil
+				s.foreign = s.address(stranger[:])
+				openChannel(t, a, b)
+				for _, p := range exchange(t, a, b, 10) {
+					lines = append(lines, lineOf(t, p.row))
+				}
+			}
+			idx := openIndex(t)
+			x := newIndexer(t, idx, chainsOf(a, b))
+			run(t, x)
+			caughtUp(t, x, a, b)
+			sameRows(t, rowsOf(t, idx, index.PacketType, index.TransferType), lines)
+		})
+	}
+}

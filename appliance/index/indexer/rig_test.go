@@ -34,14 +34,16 @@ type side struct {
 	chainID string
 	number  uint32
 	other   *side
-	update  place // of the newest UpdateClient
-	sent    int   // packets sent
+	update  place  // of the newest UpdateClient
+	sent    int    // packets sent
+	lane    uint32 // channels have ids that differ by their lane
+	foreign []byte // the port of the channel, if it is not zkgm's
 }
 
 // The ids on each chain. Each differs from the other chain's, so that a mix-up shows.
 func (s *side) client() uint32     { return s.number }
 func (s *side) connection() uint32 { return s.number + 10 }
-func (s *side) channel() uint32    { return s.number + 20 }
+func (s *side) channel() uint32    { return s.number + 20 + 10*s.lane }
 
 // Head returns the number of the newest block.
 func (s *side) Head(t testing.TB) uint64 {
@@ -59,8 +61,15 @@ var (
 // wasmPort is zkgm's contract on Union.
 const wasmPort = "union1336jj8ertl8h7rdvnz4dh5rqahd09cy0x43guhsxx6xyrztx292qpe64fh"
 
+// contracts are the contracts for transfers of all chains of tests.
+var contracts = map[string]string{"ethereum.1001": port.String(), "ethereum.1002": port.String(),
+	"union.union-1": wasmPort}
+
 // The bytes of addresses as the chain's events have them: text on a CosmWasm chain.
 func (s *side) port() []byte {
+	if s.foreign != nil {
+		return s.foreign
+	}
 	if s.comet != nil {
 		return []byte(wasmPort)
 	}
@@ -134,7 +143,7 @@ func openChannel(t testing.TB, a, b *side) {
 	t.Helper()
 	version := crypto.Keccak256Hash([]byte(zkgm.ChannelVersion))
 	topics := func(s *side) []common.Hash {
-		return []common.Hash{common.BytesToHash(port[:]), chaintest.Word(s.channel())}
+		return []common.Hash{common.BytesToHash(s.port()), chaintest.Word(s.channel())}
 	}
 	attributes := func(s *side) []string {
 		return []string{"port_id", string(s.port()), "channel_id", text(s.channel()), "counterparty_port_id",
@@ -385,7 +394,7 @@ func chainsOf(sides ...*side) (chains []indexer.Chain) {
 
 func newIndexer(t testing.TB, idx index.Index, chains []indexer.Chain) *indexer.Indexer {
 	t.Helper()
-	x, err := indexer.New(indexer.Options{Index: idx, Chains: chains, PollInterval: 5 * time.Millisecond})
+	x, err := indexer.New(indexer.Options{Index: idx, Chains: chains, Zkgm: contracts, PollInterval: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,9 +81,27 @@ func transferOrders(p zkgm.Packet) (main order, fee *order, shape string, ok boo
 	return main, nil, "", false
 }
 
-// transferOf returns the transfer of a packet. ok is false if the packet is none.
-func transferOf(p *index.Packet) (t index.Transfer, ok bool) {
-	if p.ChannelVersion == nil || *p.ChannelVersion != zkgm.ChannelVersion || p.Data == nil {
+// portOf returns the port of a contract as rows have it, from the contract's address.
+func portOf(address string) string {
+	if strings.HasPrefix(address, "0x") {
+		return strings.ToLower(address)
+	}
+	return hexOf([]byte(address))
+}
+
+// isTransferring reports whether both ends of a packet are contracts for transfers. ports are these by chain.
+func isTransferring(p *index.Packet, ports map[string]string) bool {
+	is := func(chain string, port *string) bool {
+		want := ports[chain]
+		return want != "" && port != nil && *port == want
+	}
+	return is(p.SourceUniversalChainID, p.SourcePortID) && is(p.DestUniversalChainID, p.DestinationPortID)
+}
+
+// transferOf returns the transfer of a packet. ok is false if the packet is none. ports are the contracts for transfers
+// by chain.
+func transferOf(p *index.Packet, ports map[string]string) (t index.Transfer, ok bool) {
+	if p.ChannelVersion == nil || *p.ChannelVersion != zkgm.ChannelVersion || p.Data == nil || !isTransferring(p, ports) {
 		return t, false
 	}
 	data, err := decodeHex(*p.Data)
