@@ -17,6 +17,10 @@ func TestAnOperatorPausesBacksUpAndBinds(t *testing.T) {
 	r := start(t)
 	t.Cleanup(func() { _, _ = r.admin.Resume(t.Context()) })
 	b := r.signedIn(t, "operator")
+	before, err := r.admin.Records(t.Context(), journal.Query{Limit: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if status, _, body := b.post("/operations/pause", nil); status != http.StatusBadRequest ||
 		!strings.Contains(body, "Give the reason") {
 		t.Errorf("a pause without a reason: %d", status)
@@ -62,6 +66,9 @@ func TestAnOperatorPausesBacksUpAndBinds(t *testing.T) {
 	}
 	recorded := make(map[journal.EventKind]string)
 	for _, e := range entries {
+		if len(before) > 0 && e.Index <= before[0].Index {
+			break // of earlier tests
+		}
 		recorded[e.Event.Kind] = e.Event.By
 	}
 	for _, kind := range []journal.EventKind{journal.EventPaused, journal.EventResumed, journal.EventBackup,
