@@ -12,7 +12,8 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// operationsPage shows the state of each part of the appliance, and offers what an operator does in a day.
+// operationsPage shows the state of each part of the appliance. Operators pause and resume attesting, download backups
+// and bind API keys here.
 func operationsPage() page {
 	return page{name: "operations", path: "/operations", title: "Operations", least: Viewer, routes: []route{
 		{"GET /operations", Viewer, showOperations},
@@ -70,7 +71,7 @@ func resumeAttesting(w http.ResponseWriter, v *visit) error {
 	return v.redirect(w, "/operations")
 }
 
-// downloadBackup makes a backup and answers with it. It has no log key: only the command can encrypt one.
+// downloadBackup sends a new backup. The backup contains no log key, because only the command can encrypt one.
 func downloadBackup(w http.ResponseWriter, v *visit) error {
 	file := &backupFile{w: w, name: "attestd-" + v.console.now().UTC().Format("20060102T150405Z") + ".tar.zst"}
 	compressed, err := zstd.NewWriter(file, zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(true))
@@ -85,7 +86,7 @@ func downloadBackup(w http.ResponseWriter, v *visit) error {
 	}, func() bool { return file.begun })
 }
 
-// backupFile sends the headers of the file with its first byte, so that an error before it is answered as a page.
+// backupFile sends the download's headers with the first byte, so that an earlier error is still shown as a page.
 type backupFile struct {
 	w     http.ResponseWriter
 	name  string

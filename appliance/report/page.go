@@ -16,8 +16,8 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"time": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") },
 }).Parse(pageText))
 
-// WritePage writes a signed report as an HTML page that prints well. The page has no signature of its own: it holds the
-// signature of the JSON file, and verifiers read that file.
+// WritePage writes a signed report as an HTML page that prints well. The page itself is not signed: it shows the
+// signature of the JSON file, which verifiers check.
 func (s Signed) WritePage(w io.Writer) error {
 	var r Report
 	if err := json.Unmarshal(s.Report, &r); err != nil {

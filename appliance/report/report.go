@@ -1,5 +1,5 @@
-// Package report makes and verifies audit reports: what an appliance did in a period, with the result of an audit of its
-// whole journal, signed with the log key. A report has no addresses.
+// Package report makes and verifies audit reports. A report lists an appliance's activity in a period and the result of
+// an audit of its whole journal. The log key signs it. A report contains no addresses.
 package report
 
 import (
@@ -16,17 +16,17 @@ import (
 	"github.com/attestd/attestd/appliance/journal"
 )
 
-// Version is the version of the format, which a report names.
+// Version is the format version of a report.
 const Version = 1
 
-// maxListed bounds each list of changes in a report. More says how many there were beyond it.
+// maxListed bounds each list of changes in a report. Report.More counts the changes beyond it.
 const maxListed = 10_000
 
-// Report is what happened in a period. Counts are of leaves of the journal whose time is in the period.
+// Report is an appliance's activity in a period. It counts the journal's leaves with a time in the period.
 type Report struct {
 	Version     int       `json:"version"`
 	Log         string    `json:"log"`         // the journal.LogName of the log
-	VerifierKey string    `json:"verifierKey"` // of the log; a verifier must know it from elsewhere
+	VerifierKey string    `json:"verifierKey"` // of the log; verifiers must get it from a source that they trust
 	Made        time.Time `json:"made"`
 	By          string    `json:"by,omitempty"`
 	From        time.Time `json:"from"`  // inclusive
@@ -48,7 +48,7 @@ type Report struct {
 	Verification Verification `json:"verification"`
 }
 
-// Key is what one API key did in the period.
+// Key is the activity of one API key in the period.
 type Key struct {
 	ID           string                   `json:"id"`
 	Name         string                   `json:"name,omitempty"`
@@ -86,19 +86,19 @@ type Verification struct {
 	Faults     int64            `json:"faults"`
 	Damages    []audit.Damage   `json:"damages"` // at most audit.MaxDamages
 	Signers    []audit.Signer   `json:"signers"`
-	// Contradictions are by witnesses of this log. One makes OK false.
+	// Contradictions were reported by witnesses of this log. If there is one, OK is false.
 	Contradictions []audit.Contradiction `json:"contradictions,omitempty"`
 }
 
-// Options say what to report.
+// Options select the period of a report and how the journal is audited.
 type Options struct {
 	From, Until time.Time // Until is exclusive; zero means now
-	By          string    // who asks
+	By          string    // the user who requests the report
 	Now         time.Time
 	Audit       audit.Options
 }
 
-// Make audits the journal and reports the period. The log's key signs the report with Sign.
+// Make audits the journal and reports the period. The report is not signed yet; see Sign.
 //
 // Errors: CodeInvalidField for an empty period; CodeJournalUnavailable.
 func Make(ctx context.Context, j audit.Journal, key journal.LogKey, o Options) (Report, error) {
@@ -106,7 +106,8 @@ func Make(ctx context.Context, j audit.Journal, key journal.LogKey, o Options) (
 		o.Until = o.Now
 	}
 	if !o.From.Before(o.Until) {
-		return Report{}, appliance.Errorf(appliance.CodeInvalidField, "the period is empty: from must be before until, and in the past").In("from")
+		return Report{}, appliance.Errorf(appliance.CodeInvalidField,
+			"the period is empty: from must be before until, and in the past").In("from")
 	}
 	r := Report{Version: Version, Log: journal.LogName(key.Verifier), VerifierKey: key.VerifierText, By: o.By,
 		Made: o.Now.UTC().Truncate(time.Millisecond), From: o.From.UTC(), Until: o.Until.UTC(),
@@ -135,8 +136,8 @@ func Make(ctx context.Context, j audit.Journal, key journal.LogKey, o Options) (
 	return r, nil
 }
 
-// verified returns the result of an audit with the checkpoint of the audited leaves. A damaged journal may have no such
-// checkpoint; then it is the newest.
+// verified returns the result of an audit with a checkpoint of the audited leaves. If the audit found faults, the
+// checkpoint is the journal's newest.
 func verified(ctx context.Context, j journal.Journal, key journal.LogKey, a audit.Report) (Verification, error) {
 	v := Verification{OK: a.OK() && len(a.Contradictions) == 0, Size: a.Size, Root: a.Root, Damages: a.Damages,
 		Faults: int64(len(a.Damages)) + a.More, Signers: a.Signers, Contradictions: a.Contradictions}
@@ -183,7 +184,8 @@ func (c *counter) key(id string) *Key {
 	return k
 }
 
-// add counts a leaf. Leaves before the period tell the names of API keys, and whether attesting was stopped.
+// add counts a leaf. Leaves before the period supply the names of API keys and whether attesting
+// was stopped when the period began.
 func (c *counter) add(e journal.Entry) {
 	r, at := c.report, e.Time()
 	in := !at.Before(r.From) && at.Before(r.Until)
@@ -245,8 +247,8 @@ func (c *counter) event(e journal.Entry, in bool) {
 	}
 }
 
-// refused counts a refusal, and those that were left out before it; see journal.RefusalsPerMinute. The code and the
-// API key of those are not known.
+// refused counts a refusal and the unrecorded refusals before it; see journal.RefusalsPerMinute. The code and API key
+// of unrecorded refusals are unknown.
 func (c *counter) refused(e *journal.Event) {
 	code := appliance.Code(e.Details["code"])
 	c.report.Refusals++
@@ -263,7 +265,7 @@ func (c *counter) refused(e *journal.Event) {
 	k.Codes[code]++
 }
 
-// NotRecorded counts refusals that the journal has no event of.
+// NotRecorded is the code under which a report counts refusals without an event in the journal.
 const NotRecorded appliance.Code = "not_recorded"
 
 func (c *counter) list(all []Change, one Change) []Change {
@@ -289,7 +291,7 @@ func one(in bool) int64 {
 	return 0
 }
 
-// Period describes the period, for people.
+// Period returns the period as text, in UTC.
 func (r Report) Period() string {
 	const form = "2006-01-02 15:04:05"
 	return fmt.Sprintf("%s to %s UTC", r.From.UTC().Format(form), r.Until.UTC().Format(form))

@@ -14,7 +14,7 @@ import (
 )
 
 // heading is the first line of the text that the log key signs for a report. A checkpoint begins with the log's origin,
-// which has no space, so that neither can pass for the other.
+// which contains no space, so neither signature is valid for the other.
 const heading = "attestd audit report v1"
 
 // Signed is a report with its signature: the file that 'attestd report' writes.
@@ -46,15 +46,15 @@ func signedText(log string, compact []byte) string {
 	return fmt.Sprintf("%s\n%s\n%s\n", heading, log, base64.StdEncoding.EncodeToString(hash[:]))
 }
 
-// Code names the reason why a report is refused. Codes are stable.
+// Code is the reason for refusing a report. Codes are stable.
 type Code string
 
-// The codes.
+// The codes of Error.
 const (
 	CodeNotReport     Code = "not_a_report"         // the file is not a report, or of an unknown version
 	CodeSignature     Code = "invalid_signature"    // the verifier's key did not sign it
 	CodeChanged       Code = "changed"              // the signature is for another report
-	CodeOtherLog      Code = "other_log"            // the report names another log than its key's
+	CodeOtherLog      Code = "other_log"            // the report is from another log than the verifier key's
 	CodeCheckpoint    Code = "invalid_checkpoint"   // the checkpoint is not signed, or does not match the result
 	CodeInconsistent  Code = "inconsistent"         // the counts contradict each other
 	CodeJournalFaults Code = "journal_not_verified" // the report is genuine, but its audit found faults
@@ -72,18 +72,20 @@ func refuse(code Code, format string, args ...any) error {
 	return &Error{code, fmt.Sprintf(format, args...)}
 }
 
-// Verify checks a report against the log's key, which must come from elsewhere. It returns the report if it can be read.
-//
-// Errors: *Error. With CodeJournalFaults, the report is genuine.
+// Verify checks a report against the log's verifier key. Take the key from a trusted source, not from the report. If
+// the file can be parsed, Verify returns the report even with an error.  Errors: *Error. With CodeJournalFaults, the
+// report is genuine.
 func Verify(file []byte, verifier note.Verifier) (r Report, err error) {
 	var signed Signed
 	if json.Unmarshal(file, &signed) != nil || len(signed.Report) == 0 || signed.Signature == "" {
-		return r, refuse(CodeNotReport, "this is not the JSON file of an audit report, which has the members report and signature")
+		return r, refuse(CodeNotReport,
+			"this is not the JSON file of an audit report, which has the members report and signature")
 	}
 	decoder := json.NewDecoder(bytes.NewReader(signed.Report))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&r); err != nil || r.Version != Version {
-		return r, refuse(CodeNotReport, "this is not an audit report of version %d, the only one that this attestd knows", Version)
+		return r, refuse(CodeNotReport,
+			"this is not an audit report of version %d, the only one that this attestd knows", Version)
 	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, signed.Report); err != nil {
@@ -105,7 +107,8 @@ func Verify(file []byte, verifier note.Verifier) (r Report, err error) {
 	case err != nil:
 		return r, refuse(CodeSignature, "the report's signature is invalid: %s", err)
 	case n.Text != signedText(own, compact.Bytes()):
-		return r, refuse(CodeChanged, "the report was changed after it was signed, or the signature belongs to another report")
+		return r, refuse(CodeChanged,
+			"the report was changed after it was signed, or the signature belongs to another report")
 	}
 	return r, r.check(verifier)
 }

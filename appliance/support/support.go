@@ -1,5 +1,5 @@
-// Package support writes support bundles: a tar.gz with what support needs to find a fault, without secrets and without
-// addresses.
+// Package support writes support bundles. A bundle is a tar.gz of diagnostic text files from which secrets and
+// addresses were removed.
 package support
 
 import (
@@ -13,23 +13,24 @@ import (
 	"time"
 )
 
-// Redactor removes secrets and addresses from texts. The zero value knows only their forms.
+// Redactor removes secrets and addresses from texts. The zero value recognizes them only by their form.
 type Redactor struct{ known []string }
 
-// shortestSecret is the length of the shortest secret that Learn removes wherever it occurs, in bytes. Shorter values, such as true or 1m, would garble the texts.
+// shortestSecret is the length in bytes of the shortest value that Learn records as a secret. Removing shorter values,
+// such as 1m, would garble the texts.
 const shortestSecret = 4
 
-// secretName matches a setting whose value is a secret: in YAML, also invalid YAML, and in the environment.
+// secretName matches a setting with a secret value, in YAML (even if it is invalid) or in the environment.
 var secretName = regexp.MustCompile(`(?im)(?:^|[\s{,"'])([\w.-]*(?:pin|passw|secret|token|headers|passphrase|api[_-]?key)` +
 	`[\w.-]*)(?:["']?\s*:|=)\s*(.*)$`)
 
-// placeName matches the names among these whose value is the place of a secret.
+// placeName matches names of settings that locate a secret instead of containing it, such as a file.
 var placeName = regexp.MustCompile(`(?i)(?:file|path|source|url|uri)$`)
 
-// piece matches the parts of a value that can be secrets themselves.
+// piece matches a part of a value that may be a secret.
 var piece = regexp.MustCompile(`[^\s"'\[\]{},;?&]+`)
 
-// Learn takes the secrets from a text of configuration, even if it is not valid. They are removed wherever they occur.
+// Learn finds the secrets in a configuration, even an invalid one. Redact then removes them wherever they occur.
 func (r *Redactor) Learn(configuration string) {
 	add := func(secret string) {
 		if len(secret) >= shortestSecret && !slices.Contains(r.known, secret) {
@@ -59,7 +60,7 @@ var (
 	pinValue = regexp.MustCompile(`(?i)(pin-value=)([^\s;&?"'\\]+)`)
 )
 
-// forms are the forms of secrets and addresses, with what stands for them.
+// forms are the patterns of secrets and addresses, each with its replacement.
 var forms = []struct {
 	form *regexp.Regexp
 	by   string
@@ -91,7 +92,7 @@ func (r *Redactor) Redact(text string) string {
 	return text
 }
 
-// Bundle is a support bundle that is written. It is not safe for concurrent use.
+// Bundle writes a support bundle. It is not safe for concurrent use.
 type Bundle struct {
 	redactor *Redactor
 	gzip     *gzip.Writer
@@ -100,13 +101,13 @@ type Bundle struct {
 	names    []string
 }
 
-// New begins a bundle. All its files pass the redactor.
+// New begins a bundle. The redactor cleans each file.
 func New(w io.Writer, r *Redactor, now time.Time) *Bundle {
 	z := gzip.NewWriter(w)
 	return &Bundle{redactor: r, gzip: z, tar: tar.NewWriter(z), now: now}
 }
 
-// Add adds a text file. If the text could not be had, why says so in its place.
+// Add redacts a text and adds it as a file. If why is not nil, the file ends with it as the reason for missing text.
 func (b *Bundle) Add(name, text string, why error) error {
 	if why != nil {
 		text += fmt.Sprintf("not available: %s\n", why)

@@ -13,7 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance/text"
 )
 
-// maxReport bounds a report that is verified, in bytes. Lists in reports are bounded, see package report.
+// maxReport bounds a report that is verified, in bytes. Package report bounds the lists in a report.
 const maxReport = 64 << 20
 
 func newAuditReport(a *app) *cobra.Command {
@@ -44,7 +44,8 @@ status 1 if the audit found faults; the report is written all the same, and list
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&since, "since", "", "start of the period: a time, a date (UTC), or a duration before now such as 30d (required)")
+	f.StringVar(&since, "since", "",
+		"start of the period: a time, a date (UTC), or a duration before now such as 30d (required)")
 	f.StringVar(&until, "until", "", "end of the period, exclusive (default: now)")
 	f.StringVarP(&file, "file", "f", "-", "file for the signed JSON, created with mode 0600; - for standard output")
 	f.StringVar(&html, "html", "", "also write the report to this file, as an HTML page for printing")
@@ -83,7 +84,8 @@ func (a *app) report(cmd *cobra.Command, from, until time.Time, file, html strin
 			r.Verification.Faults, len(r.Verification.Contradictions))
 		return silentFailure{}
 	}
-	a.say("Report of %s: %d attestations, %d refusals. Journal integrity: verified.", r.Period(), r.Attestations, r.Refusals)
+	a.say("Report of %s: %d attestations, %d refusals. Journal integrity: verified.", r.Period(),
+		r.Attestations, r.Refusals)
 	return nil
 }
 

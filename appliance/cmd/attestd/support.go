@@ -27,9 +27,9 @@ func newSupport(a *app) *cobra.Command {
 }
 
 const (
-	supportLines   = "5000"           // of the journal of the service
+	supportLines   = "5000"           // of the service's systemd journal
 	supportLog     = 8 << 20          // bytes of --log, from its end
-	supportTimeout = time.Minute      // of all questions together
+	supportTimeout = time.Minute      // of all requests together
 	metricsTimeout = 10 * time.Second // of the metrics listener
 )
 
@@ -82,7 +82,7 @@ func (a *app) writeNew(name string, write func(io.Writer) error) error {
 	return err
 }
 
-// supportBundle writes a bundle. What cannot be had is named in its place.
+// supportBundle writes a bundle and returns its files' names. A file that cannot be collected contains the reason.
 func (a *app) supportBundle(ctx context.Context, w io.Writer, log string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, supportTimeout)
 	defer cancel()
@@ -167,7 +167,7 @@ func indented(v any) (string, error) {
 	return string(text) + "\n", err
 }
 
-// recentLog returns the newest lines of a log: of a file, or of the service.
+// recentLog returns the newest lines of a log file or, without a name, of the service's systemd journal.
 func recentLog(ctx context.Context, name string) (string, error) {
 	if name == "" {
 		text, err := exec.CommandContext(ctx, "journalctl", "--unit", "attestd", "--lines", supportLines, "--no-pager",
