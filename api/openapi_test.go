@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,8 +22,13 @@ import (
 )
 
 type openAPI struct {
-	OpenAPI    string
-	Paths      map[string]map[string]any
+	OpenAPI  string
+	Paths    map[string]map[string]any
+	Webhooks map[string]struct {
+		Post struct {
+			Parameters []struct{ Name string }
+		}
+	}
 	Components struct {
 		Schemas map[string]struct {
 			Enum        []string
@@ -43,6 +49,13 @@ func TestTheDescriptionIsServedAndComplete(t *testing.T) {
 	doc.checkRoutes(t, r.server.Routes())
 	doc.checkCodes(t)
 	checkReferences(t, a.body)
+	var headers []string
+	for _, p := range doc.Webhooks["event"].Post.Parameters {
+		headers = append(headers, p.Name)
+	}
+	if want := []string{"webhook-id", "webhook-timestamp", "webhook-signature"}; !slices.Equal(headers, want) {
+		t.Errorf("a webhook has the headers %q, want %q", headers, want)
+	}
 }
 
 func TestTheDescriptionIsCompressed(t *testing.T) {
