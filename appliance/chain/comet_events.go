@@ -150,7 +150,7 @@ func (c *Comet) eventsOf(ctx context.Context, contract string, b cometBlock) ([]
 			succeeded[uint32(i)] = one
 		}
 	}
-	hashes, err := c.transactions(ctx, b.Number, succeeded)
+	hashes, err := c.transactions(ctx, b, succeeded)
 	if err != nil {
 		return nil, err
 	}
@@ -166,9 +166,9 @@ func (c *Comet) eventsOf(ctx context.Context, contract string, b cometBlock) ([]
 
 // transactions returns the hashes of a block's successful transactions from tx_search, which must report the events of
 // block_results.
-func (c *Comet) transactions(ctx context.Context, block uint64,
+func (c *Comet) transactions(ctx context.Context, b cometBlock,
 	succeeded map[uint32]*cometResult) (map[uint32]appliance.Digest, error) {
-	hashes := make(map[uint32]appliance.Digest)
+	block, hashes := b.Number, make(map[uint32]appliance.Digest)
 	if len(succeeded) == 0 {
 		return hashes, nil
 	}
@@ -195,6 +195,10 @@ func (c *Comet) transactions(ctx context.Context, block uint64,
 			hashes[tx.Index] = appliance.Digest(tx.Hash)
 		}
 		seen += len(answer.Transactions)
+		if seen > 2*b.transactions+perPage { // some may be of other blocks
+			return nil, fmt.Errorf("block %d has %d transactions, tx_search returned %d: %w", block, b.transactions, seen,
+				errIncomplete)
+		}
 		if len(answer.Transactions) == 0 || uint64(seen) >= uint64(answer.Total) {
 			break
 		}

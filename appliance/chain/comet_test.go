@@ -1,6 +1,7 @@
 package chain_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -185,6 +186,29 @@ func TestANodeThatLosesEventsIsRefused(t *testing.T) {
 		if found, err := rpc.Events(t.Context(), comettest.Core, 2, 2); err != nil || len(found.Events) != 3 {
 			t.Errorf("when it has all again: %d events, %v", len(found.Events), err)
 		}
+	}
+}
+
+// A node that repeats a page endlessly is refused.
+func TestANodeWithEndlessPagesIsRefused(t *testing.T) {
+	t.Parallel()
+	n := comettest.New(t, "union-1")
+	n.Make(t, nil, comettest.Transaction{Events: []comettest.Event{numbered(1)}})
+	p := chaintest.NewProxy(t, n.URL)
+	var page json.RawMessage // of the only block
+	p.Answer(func(q chaintest.Request) *chaintest.Reply {
+		if q.Method != "tx_search" {
+			return nil
+		}
+		if page == nil {
+			page = bytes.Replace(q.Pass(), []byte(`"total_count":"1"`), []byte(`"total_count":"1000000"`), 1)
+		}
+		return &chaintest.Reply{Result: page}
+	})
+	_, err := dialComet(t, p.URL).Events(t.Context(), comettest.Core, 2, 2)
+	const want = "block 2 has 1 transactions, tx_search returned 103: the answer is incomplete"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 

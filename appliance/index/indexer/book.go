@@ -282,6 +282,9 @@ func (b *book) send(ctx context.Context, e *Event) error {
 		if p.row.SourceUniversalChainID != e.At.Chain {
 			return b.refuse(e, "packet %s was sent on %s, too", hash, p.row.SourceUniversalChainID)
 		}
+		if len(p.row.Traces) != atAck+1 {
+			return b.refuse(e, "packet %s has other traces, from an upstream", hash)
+		}
 		send(&p.row, traceOf(e.At))
 		p.changed = true
 		return nil

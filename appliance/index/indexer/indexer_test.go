@@ -226,6 +226,23 @@ func (f *failing) Write(ctx context.Context, b index.Batch) (index.Written, erro
 	return w, err
 }
 
+// TestAPacketWithOtherTracesIsLeftAlone has a row of an upstream that was followed before.
+func TestAPacketWithOtherTracesIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	a, b := newWorld(t)
+	all := exchange(t, a, b, 10)
+	other := all[0].row
+	other.Traces = nil
+	idx := openIndex(t)
+	if _, err := idx.Write(t.Context(), index.Batch{Rows: []index.Row{rowOf(t, other)}}); err != nil {
+		t.Fatal(err)
+	}
+	x := newIndexer(t, idx, chainsOf(a, b))
+	run(t, x)
+	caughtUp(t, x, a, b)
+	sameRows(t, rowsOf(t, idx, index.PacketType, index.TransferType), append(expected(t, all[1:]), lineOf(t, other)))
+}
+
 // TestAKillAtAnyMomentLosesNothing kills the indexer before and after writes, many times.
 func TestAKillAtAnyMomentLosesNothing(t *testing.T) {
 	t.Parallel()
