@@ -207,7 +207,7 @@ func TestAppliancesOfADatabaseShareApprovals(t *testing.T) {
 			t.Errorf("%s: %v\n%s\n%s", order, err, first.text, second.text)
 		}
 	}
-	if out := two.run(t, "log", "verify"); !strings.Contains(out, "The journal is whole") {
+	if out := two.run(t, "log", "verify"); !strings.Contains(out, "Journal integrity: verified") {
 		t.Error(out)
 	}
 }
