@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -55,45 +56,56 @@ func CheckChain(c *config.Config) error {
 	return errors.Join(failures...)
 }
 
-// openChain leaves r.tower nil if no contract is watched. An unusable file is moved aside, because its content is on
-// the chains.
-func (r *running) openChain() (err error) {
-	if len(r.config.Chain.Contracts) == 0 {
-		return nil
+// watchtower watches the contracts of chain.contracts. It is nil if there are none.
+type watchtower struct {
+	*chain.Watchtower
+	redeemed *redemptions.Store // redemptions that it has read
+	logger   *slog.Logger
+	config   *config.Config
+}
+
+// openWatchtower returns nil if no contract is watched. It sets aside an unusable file, because its content is on the
+// chains.
+func openWatchtower(c *config.Config, o chain.Options) (*watchtower, error) {
+	if len(c.Chain.Contracts) == 0 {
+		return nil, nil
 	}
-	path := ChainPath(r.config)
-	owner, err := service.UserOf(r.config.DataDir)
+	path, room := ChainPath(c), roomForJournal*int64(c.Journal.MinFree)
+	owner, err := service.UserOf(c.DataDir)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	w := &watchtower{logger: o.Log, config: c}
 	err = owner.Do(func() error {
-		if r.redeemed, err = redemptions.Open(path, roomForJournal*int64(r.config.Journal.MinFree)); err == nil ||
-			!errors.Is(err, redemptions.ErrDamaged) {
+		if w.redeemed, err = redemptions.Open(path, room); err == nil || !errors.Is(err, redemptions.ErrDamaged) {
 			return err
 		}
 		aside := path + ".damaged-" + time.Now().UTC().Format("20060102T150405Z")
-		r.logger.Error(
+		o.Log.Error(
 			"chain: the file of redemptions is damaged and was set aside; the watchtower reads the chain again",
 			"aside", aside, "error", err.Error())
 		if err := os.Rename(path, aside); err != nil {
 			return err
 		}
-		r.redeemed, err = redemptions.Open(path, roomForJournal*int64(r.config.Journal.MinFree))
+		w.redeemed, err = redemptions.Open(path, room)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("chain: %w", err)
+		return nil, fmt.Errorf("chain: %w", err)
 	}
-	if err := files.HandOver(r.config.DataDir, ChainFile); err != nil {
-		return err
+	o.Store, o.Contracts, o.PollInterval = w.redeemed, Contracts(c), c.Chain.PollInterval
+	if err = files.HandOver(c.DataDir, ChainFile); err == nil {
+		w.Watchtower, err = chain.New(o)
 	}
-	r.tower, err = chain.New(r.chainOptions())
-	return err
+	if err != nil {
+		return nil, errors.Join(err, w.redeemed.Close())
+	}
+	return w, nil
 }
 
+// chainOptions returns the parts of the daemon that the watchtower uses.
 func (r *running) chainOptions() chain.Options {
 	o := chain.Options{
-		Contracts: Contracts(r.config), PollInterval: r.config.Chain.PollInterval, Store: r.redeemed,
 		Journal: r.attestor.Journal,
 		Signers: r.chainSigners,
 		Halted:  func() bool { return r.store.Stop.State().Halted != nil },
@@ -121,28 +133,35 @@ func (r *running) chainSigners() []attest.Signer {
 	return all
 }
 
-// watchChains watches until ctx ends or stop is called. stop waits for the end.
-func (r *running) watchChains(ctx context.Context) (stop func()) {
-	if r.tower == nil {
+// run watches until ctx ends or stop is called. stop waits for the end.
+func (w *watchtower) run(ctx context.Context) (stop func()) {
+	if w == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
-	for _, c := range r.config.Chain.Contracts {
-		r.logger.Info("chain: watching a contract", "contract", c.Name, "address", c.Address, "rpcs", len(c.RPC),
-			"halt", r.config.Chain.Halt)
+	for _, c := range w.config.Chain.Contracts {
+		w.logger.Info("chain: watching a contract", "contract", c.Name, "address", c.Address, "rpcs", len(c.RPC),
+			"halt", w.config.Chain.Halt)
 	}
-	done.Go(func() { _ = r.tower.Run(ctx) }) // it ends with ctx only
+	done.Go(func() { _ = w.Run(ctx) }) // it ends with ctx only
 	return func() {
 		cancel()
 		done.Wait()
 	}
 }
 
-// chainReady returns api.Options.ChainReady, which is nil if no contract is watched.
-func (r *running) chainReady() func() error {
-	if r.tower == nil {
+// ready returns api.Options.ChainReady, which is nil if no contract is watched.
+func (w *watchtower) ready() func() error {
+	if w == nil {
 		return nil
 	}
-	return r.tower.Ready
+	return w.Ready
+}
+
+func (w *watchtower) close() error {
+	if w == nil {
+		return nil
+	}
+	return w.redeemed.Close()
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -14,24 +15,24 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 )
 
-// listenConsole returns the server of the console, or none if there is no console. The admin socket's server can then
-// make links to it.
-func (r *running) listenConsole(ctx context.Context, inside *api.Inside, admin *api.AdminOptions) ([]server, error) {
+// listenConsole adds the server of the console, if there is one. The admin socket's server can then make links to it.
+func (r *running) listenConsole(ctx context.Context, inside *api.Inside, admin *api.AdminOptions) error {
 	if r.config.Console.Listen == "" {
-		return nil, nil
+		return nil
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", r.config.Console.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("console.listen: %w", err)
+		return fmt.Errorf("console.listen: %w", err)
 	}
 	options := r.consoleOptions(l.Addr())
 	options.Dial, options.OIDC = inside.Dial, r.oidc()
 	c, err := console.New(options)
 	if err != nil {
-		return nil, fmt.Errorf("console: %w", err)
+		return errors.Join(fmt.Errorf("console: %w", err), l.Close())
 	}
-	r.console, admin.ConsoleLink = options.URL, c.Link
-	return []server{{"console", l, c.Serve, c.Shutdown}}, nil
+	r.servers.console, admin.ConsoleLink = options.URL, c.Link
+	r.servers.all = append(r.servers.all, server{"console", l, c.Serve, c.Shutdown})
+	return nil
 }
 
 // consoleOptions returns the options of a console that listens at an address. Other machines reach the console through
@@ -42,7 +43,7 @@ func (r *running) consoleOptions(at net.Addr) console.Options {
 	if config.IsLoopback(r.config.Console.Listen) {
 		o.Hosts = []string{"localhost", "127.0.0.1", "::1"}
 	} else {
-		o.URL.Scheme, o.TLS = "https", r.certificates.Config()
+		o.URL.Scheme, o.TLS = "https", r.servers.certificates.Config()
 	}
 	if named, err := url.Parse(r.config.Console.URL); err == nil && named.Host != "" { // it was validated
 		named.Path = ""

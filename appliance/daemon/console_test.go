@@ -29,7 +29,7 @@ func TestTheConsoleIsPlainOnThisMachineOnly(t *testing.T) {
 		{"192.0.2.1:9465", "", "https://192.0.2.1:9465", true, false},
 	} {
 		r := &running{config: &config.Config{}, logger: slog.New(slog.DiscardHandler),
-			certificates: &api.Certificates{}}
+			servers: servers{certificates: &api.Certificates{}}}
 		r.config.Console.Listen, r.config.Console.URL = c.listen, c.url
 		host, _, _ := net.SplitHostPort(c.listen)
 		ip, err := netip.ParseAddr(host)
@@ -45,7 +45,7 @@ func TestTheConsoleIsPlainOnThisMachineOnly(t *testing.T) {
 
 func TestAReloadLeavesTheConsoleItsCertificatesOfClients(t *testing.T) {
 	t.Parallel()
-	r := &running{config: &config.Config{}, certificates: &api.Certificates{}}
+	r := &running{config: &config.Config{}, servers: servers{certificates: &api.Certificates{}}}
 	r.config.Console.Listen = "192.0.2.1:9465"
 	next := &config.Config{}
 	next.Server.TLS.Cert, next.Server.TLS.Key = "cert.pem", "key.pem"

@@ -21,23 +21,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/attestd/attestd/api"
-	"github.com/attestd/attestd/api/upstream"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/attest"
-	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/config"
-	"github.com/attestd/attestd/appliance/index/follower"
-	"github.com/attestd/attestd/appliance/index/indexer"
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/quorum"
-	"github.com/attestd/attestd/appliance/sinks"
 	"github.com/attestd/attestd/appliance/webhooks"
 	"github.com/attestd/attestd/appliance/witness"
 	"github.com/attestd/attestd/hsm/worker"
 	"github.com/attestd/attestd/store/bolt"
-	"github.com/attestd/attestd/store/redemptions"
-	"github.com/attestd/attestd/store/replica"
 )
 
 // Options are the optional parts of Serve.
@@ -72,38 +65,28 @@ type running struct {
 	options       Options
 	logger        *slog.Logger
 	store         *Store
-	streams       *api.Events        // of events, and of subscriptions
-	replica       *replica.Kept      // nil if graphql.source is neither replica nor chains
-	upstream      *upstream.Client   // nil if there is none
-	follower      *follower.Follower // follows upstream into replica; nil if nothing is followed
-	redeemed      *redemptions.Store // redemptions that the watchtower has read; nil if no contract is watched
-	tower         *chain.Watchtower  // nil if no contract is watched
-	indexer       *indexer.Indexer   // reads chains into replica; nil if graphql.source is not chains
-	verifier      *indexer.Verifier  // checks packets against indexer.chains
-	quorum        *quorum.Quorum     // nil if this appliance signs alone
+	streams       *api.Events // of events, and of subscriptions
+	reads         *reads      // answers GraphQL
+	tower         *watchtower
+	quorum        *quorum.Quorum // nil if this appliance signs alone
 	signer        *signers
 	signs         atomic.Value // the signer's address, a string; nil until it is known
 	attestor      *attest.Attestor
 	events        *journal.Events
 	eventsRefused bool // the journal accepts no more events
 	recordedKeys  recordedKeys
-	public        *api.Server
-	address       net.Addr // where the API listens
-	metrics       net.Addr // nil if metrics are off
-	console       *url.URL // its address for browsers; nil if the console is off
+	servers       servers
 	registry      *prometheus.Registry
 	started       time.Time
-	sinks         *sinks.Shipper
+	shipping      shipping
 	webhooks      *webhooks.Hooks
-	shipsTo       []config.Sink // the sinks in use; guarded by reloading
 
-	tracing      *tracing // nil if no collector is configured
-	witnesses    *witness.Gatherer
-	continued    chan successor        // receives the log that continues the journal
-	certificates *api.Certificates     // nil if the API is served without TLS
-	reloading    sync.Mutex            // held by a reload
-	overdue      *time.Timer           // ends the process if a part does not end; nil until the daemon stops
-	governed     atomic.Pointer[rules] // the policy files in effect; nil before the first
+	tracing   *tracing // nil if no collector is configured
+	witnesses *witness.Gatherer
+	continued chan successor        // receives the log that continues the journal
+	reloading sync.Mutex            // held by a reload
+	overdue   *time.Timer           // ends the process if a part does not end; nil until the daemon stops
+	governed  atomic.Pointer[rules] // the policy files in effect; nil before the first
 	// the policy has rules of approvals
 	demandsApprovals atomic.Bool
 	seconds          atomic.Uint64 // number of warnings about a second beneficiary
@@ -132,18 +115,14 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	}
 	defer endShipping() // after the last append, and before the store is closed
 	defer r.deliverWebhooks()()
-	servers, err := r.listen(ctx)
-	if err != nil {
+	if err := r.listen(ctx); err != nil {
 		return err
 	}
 	r.began()
 	defer func() { r.ended(err) }()
-	failed := make(chan error, len(servers))
-	for _, s := range servers {
-		go func() { failed <- s.Serve() }()
-	}
+	failed := r.servers.serve()
 	if o.Ready != nil {
-		if err := o.Ready(Ready{r.address, r.metrics, r.console, r.signer.Address(),
+		if err := o.Ready(Ready{r.servers.address, r.servers.metrics, r.servers.console, r.signer.Address(),
 			r.signer.PublicKey()}); err != nil {
 			return err
 		}
@@ -154,9 +133,8 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	go r.watchdog(watching)
 	go r.watchTokens(watching)
 	go r.expireApprovals(watching)
-	defer r.follow(ctx)()      // ends before the replica is closed
-	defer r.indexChains(ctx)() // ends before the replica is closed
-	defer r.watchChains(ctx)() // ends before its file is closed
+	defer r.reads.run(ctx)() // ends before the replica is closed
+	defer r.tower.run(ctx)() // ends before its file is closed
 	defer r.gatherCosignatures(ctx)()
 	err = r.wait(ctx, failed, hangup)
 	r.logger.Info("stopping: completing accepted requests", "timeout", c.Server.ShutdownTimeout.String())
@@ -165,7 +143,7 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 		r.notify(extendStop)
 	}
 	r.overdue = time.AfterFunc(c.Server.ShutdownTimeout+closeTimeout, r.giveUp)
-	return errors.Join(err, shutdown(servers, c.Server.ShutdownTimeout))
+	return errors.Join(err, r.servers.shutdown(c.Server.ShutdownTimeout))
 }
 
 const (
@@ -216,7 +194,7 @@ func (r *running) open(ctx context.Context) (err error) {
 		WitnessOptions{Version: r.options.Version, Logger: r.logger, Record: record}); err != nil {
 		return err
 	}
-	if err := r.openReads(); err != nil {
+	if r.reads, err = openReads(r.config, r.options.Version, r.registry, r.logger); err != nil {
 		return err
 	}
 	newest, err := r.newestSigner(ctx)
@@ -237,7 +215,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	if err := r.openQuorum(); err != nil {
 		return err
 	}
-	if err := r.openChain(); err != nil {
+	if r.tower, err = openWatchtower(r.config, r.chainOptions()); err != nil {
 		return err
 	}
 	r.measure()
@@ -277,10 +255,9 @@ func (r *running) adminOptions() api.AdminOptions {
 		},
 		Report:       r.store.Report,
 		Stop:         r.store.Stop,
-		ReplicaReady: r.replicaReady(),
 		Events:       r.events,
 		Witnesses:    r.witnesses,
-		Sinks:        r.sinks.Status,
+		Sinks:        r.shipping.Status,
 		Webhooks:     r.webhooks,
 		Streams:      r.streams.Hub,
 		Settings:     r.settings,
@@ -288,37 +265,26 @@ func (r *running) adminOptions() api.AdminOptions {
 		Version:      r.options.Version,
 		Reads:        wire.ReadsStatus{Source: r.config.GraphQL.Source, Upstream: r.config.UpstreamShown()},
 		Surroundings: r.surroundings,
-		Activity:     r.public.Activity(),
+		Activity:     r.servers.public.Activity(),
 		LogVerifier:  r.store.LogKey.VerifierText,
 		Logger:       r.logger,
 	}
-	if r.replica != nil { // a nil *Replica in an Index is not nil
-		o.Replica = r.replica
-	}
+	r.reads.describe(&o)
 	if r.store.Database != nil {
 		o.Cluster = r.store.Cluster
 	}
 	if r.tower != nil {
-		o.Chain, o.Redemptions = r.tower, r.redeemed
-	}
-	if r.indexer != nil {
-		o.Indexer = r.indexer
-	}
-	if len(r.config.Indexer.Chains) > 0 {
-		o.Verifier = r.verifier
+		o.Chain, o.Redemptions = r.tower.Watchtower, r.tower.redeemed
 	}
 	if r.quorum != nil {
 		o.Quorum = r.quorum
-	}
-	if r.follower != nil {
-		o.Follower, o.Upstream = r.follower, r.upstream
 	}
 	return o
 }
 
 // announce reports to the log and to the service manager that the daemon answers requests.
 func (r *running) announce() {
-	r.logger.Info("ready", "version", r.options.Version, "listen", r.address.String(),
+	r.logger.Info("ready", "version", r.options.Version, "listen", r.servers.address.String(),
 		"signer", r.signer.Address().String(),
 		"scheme", string(r.attestor.Scheme.Name), "records", r.records(),
 		"startup", time.Since(r.started).Round(time.Millisecond).String())
@@ -393,17 +359,13 @@ func (r *running) close() error {
 	if r.signer != nil {
 		failures = append(failures, r.signer.Close())
 	}
-	if r.replica != nil {
-		failures = append(failures, r.replica.Close())
-	}
+	failures = append(failures, r.reads.close())
 	if r.quorum != nil {
 		r.quorum.Close()
 	}
 	r.closeEvents()
 	r.tracing.close()
-	if r.redeemed != nil {
-		failures = append(failures, r.redeemed.Close())
-	}
+	failures = append(failures, r.tower.close())
 	if r.overdue != nil && !r.overdue.Stop() {
 		select {} // giveUp ends the process
 	}

@@ -145,8 +145,8 @@ func (s *Store) RecordEvent(ctx context.Context, event journal.Event) error {
 func (r *running) offeredEvents() *api.Events {
 	o := events.Options{Journal: r.store.Journal, Verifier: r.store.LogKey.Verifier, Logger: r.logger}
 	offered := &api.Events{MostPerClient: r.config.Limits.Streams, Origins: r.config.Server.Origins}
-	if r.replica != nil { // a nil *Kept in an interface is not nil
-		o.Changes = r.replica
+	if r.reads.replica != nil { // a nil *Kept in an interface is not nil
+		o.Changes = r.reads.replica
 		offered.Packets, offered.OpenPackets = true, !r.config.GraphQL.RequireKey
 	}
 	if offered.OpenPackets {

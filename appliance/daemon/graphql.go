@@ -14,8 +14,9 @@ import (
 
 const GraphQLPath = "/v1/graphql"
 
-// graphqlRoutes returns the routes of the read side, none if graphql.source is off.
-func (r *running) graphqlRoutes() ([]api.Route, error) {
+// routes returns the routes of GraphQL, none if graphql.source is off. attesting reports whether the appliance is
+// attesting, which comes first. streams carries subscriptions.
+func (r *reads) routes(attesting func() bool, streams *api.Events) ([]api.Route, error) {
 	c := r.config.GraphQL
 	if c.Source == config.FromOff {
 		return nil, nil
@@ -30,7 +31,7 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 			MaxCost:    c.MaxCost, Timeout: c.Timeout,
 		},
 		Executions:      c.Executions,
-		Attesting:       r.attestor.Active,
+		Attesting:       attesting,
 		AnswerBytes:     int64(c.AnswerMemory),
 		Charge:          api.Charge,
 		CacheBytes:      int64(c.CacheSize),
@@ -40,7 +41,7 @@ func (r *running) graphqlRoutes() ([]api.Route, error) {
 		Log:             r.logger,
 	}
 	if r.replica != nil { // a nil *Replica in an Index is not nil
-		options.Index, options.Subscribe = r.replica, r.streams.Subscribe
+		options.Index, options.Subscribe = r.replica, streams.Subscribe
 	}
 	if c.Source == config.FromProxy || c.Fallback == config.FromProxy {
 		options.Upstream = r.upstream

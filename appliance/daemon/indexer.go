@@ -1,10 +1,8 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -48,20 +46,6 @@ func CheckIndexer(c *config.Config) error {
 	return errors.Join(failures...)
 }
 
-// openReads opens the replica, and what fills it.
-func (r *running) openReads() error {
-	if r.config.HasReplica() {
-		r.replica = KeepReplica(r.config, r.logger)
-	}
-	if err := r.openVerifier(); err != nil {
-		return err
-	}
-	if err := r.openUpstream(); err != nil {
-		return err
-	}
-	return r.openIndexer()
-}
-
 // OpenVerifier returns what checks packets against indexer.chains. Without chains, every packet fails. It makes no
 // request.
 func OpenVerifier(c *config.Config, version string) (*indexer.Verifier, error) {
@@ -72,39 +56,17 @@ func OpenVerifier(c *config.Config, version string) (*indexer.Verifier, error) {
 	return v, nil
 }
 
-func (r *running) openVerifier() (err error) {
-	r.verifier, err = OpenVerifier(r.config, r.options.Version)
-	return err
-}
-
-// openIndexer leaves r.indexer nil if no chains are read.
-func (r *running) openIndexer() (err error) {
+// openIndexer leaves indexer nil if no chains are read.
+func (r *reads) openIndexer() (err error) {
 	if !r.config.Indexes() {
 		return nil
 	}
 	r.indexer, err = indexer.New(indexer.Options{
 		Index: r.replica, Chains: IndexedChains(r.config), PollInterval: r.config.Indexer.PollInterval,
-		Zkgm: r.config.Transferring(), Version: r.options.Version, Log: r.logger,
+		Zkgm: r.config.Transferring(), Version: r.version, Log: r.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("indexer: %w", err)
 	}
 	return nil
-}
-
-// indexChains reads chains until ctx ends or stop is called. stop waits for the end. Attestations do not need it.
-func (r *running) indexChains(ctx context.Context) (stop func()) {
-	if r.indexer == nil {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var done sync.WaitGroup
-	for _, c := range r.config.Indexer.Chains {
-		r.logger.Info("indexer: reading a chain", "chain", c.ID, "rpcs", len(c.RPCs))
-	}
-	done.Go(func() { _ = r.indexer.Run(ctx) }) // it ends with ctx only
-	return func() {
-		cancel()
-		done.Wait()
-	}
 }

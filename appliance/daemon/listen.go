@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"syscall"
 	"time"
@@ -15,6 +16,16 @@ import (
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/hsm/sandbox"
 )
+
+// servers are what the daemon serves: the API, the console, the admin socket and the metrics.
+type servers struct {
+	all          []server // in the order in which they are shut down
+	public       *api.Server
+	certificates *api.Certificates // nil if the API is served without TLS
+	address      net.Addr          // where the API listens
+	metrics      net.Addr          // nil if metrics are off
+	console      *url.URL          // its address for browsers; nil if the console is off
+}
 
 // server is a listener with its server.
 type server struct {
@@ -35,66 +46,88 @@ func (s server) Serve() error {
 // alreadyShut is the shutdown of further listeners of the same server.
 func alreadyShut(context.Context) error { return nil }
 
+// serve starts all servers. failed receives the result of each when it ends.
+func (s *servers) serve() (failed <-chan error) {
+	ended := make(chan error, len(s.all))
+	for _, one := range s.all {
+		go func() { ended <- one.Serve() }()
+	}
+	return ended
+}
+
+// shutdown stops all servers in order, within one deadline.
+func (s *servers) shutdown(timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	var failures []error
+	for _, one := range s.all {
+		if err := one.shutdown(ctx); err != nil {
+			failures = append(failures, fmt.Errorf("stop %s: %w", one.name, err))
+		}
+	}
+	return errors.Join(failures...)
+}
+
 // listen opens all sockets before any is served, so that a port in use is an error at once. The API's server is shut
 // down first.
-func (r *running) listen(ctx context.Context) (servers []server, err error) {
+func (r *running) listen(ctx context.Context) (err error) {
+	s := &r.servers
 	defer func() {
 		if err != nil {
-			for _, s := range servers {
-				_ = s.listener.Close() // the earlier error says more
+			for _, one := range s.all {
+				_ = one.listener.Close() // the earlier error says more
 			}
 		}
 	}()
 	if err := r.loadCertificates(); err != nil {
-		return nil, err
+		return err
 	}
 	r.streams = r.offeredEvents()
-	reads, err := r.graphqlRoutes()
+	routes, err := r.reads.routes(r.attestor.Active, r.streams)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if r.public, err = api.New(r.apiOptions(reads)); err != nil {
-		return nil, err
+	if s.public, err = api.New(r.apiOptions(routes)); err != nil {
+		return err
 	}
 	listeners, err := r.listenAPI(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for i, l := range listeners {
-		s := server{"api", l, r.public.Serve, r.public.Shutdown}
+		one := server{"api", l, s.public.Serve, s.public.Shutdown}
 		if i > 0 {
-			s.shutdown = alreadyShut // the first listener's shutdown ends all
+			one.shutdown = alreadyShut // the first listener's shutdown ends all
 		}
-		servers = append(servers, s)
+		s.all = append(s.all, one)
 	}
-	r.address = listeners[0].Addr()
+	s.address = listeners[0].Addr()
 
 	l, err := api.ListenAdmin(r.config.Admin.Socket, r.refuseLibrary)
 	if err != nil {
-		return servers, fmt.Errorf("admin.socket: %w", err)
+		return fmt.Errorf("admin.socket: %w", err)
 	}
 	inside := api.NewInside()
 	options := r.adminOptions()
-	console, err := r.listenConsole(ctx, inside, &options)
-	if err != nil {
-		return append(servers, server{listener: l}), err
+	if err := r.listenConsole(ctx, inside, &options); err != nil {
+		return errors.Join(err, l.Close())
 	}
-	servers = append(servers, console...) // it uses the admin socket's server
 	admin := api.NewAdmin(options)
 	r.registry.MustRegister(newCheckMetrics(admin.Checks))
-	servers = append(servers, server{"admin", l, admin.Serve, admin.Shutdown},
+	// after the console, which uses the admin socket's server
+	s.all = append(s.all, server{"admin", l, admin.Serve, admin.Shutdown},
 		server{"admin", inside, admin.Serve, alreadyShut})
 
 	if r.config.Metrics.Listen == "" {
-		return servers, nil
+		return nil
 	}
-	l, err = new(net.ListenConfig).Listen(ctx, "tcp", r.config.Metrics.Listen)
-	if err != nil {
-		return servers, fmt.Errorf("metrics.listen: %w", err)
+	if l, err = new(net.ListenConfig).Listen(ctx, "tcp", r.config.Metrics.Listen); err != nil {
+		return fmt.Errorf("metrics.listen: %w", err)
 	}
-	r.metrics = l.Addr()
+	s.metrics = l.Addr()
 	metrics := api.NewMetrics(r.registry)
-	return append(servers, server{"metrics", l, metrics.Serve, metrics.Shutdown}), nil
+	s.all = append(s.all, server{"metrics", l, metrics.Serve, metrics.Shutdown})
+	return nil
 }
 
 // refuseLibrary refuses the HSM's library, and all processes that it has started, at the admin socket.
@@ -147,13 +180,13 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	return l, err
 }
 
-// loadCertificates leaves r.certificates nil if the API is served without TLS.
+// loadCertificates leaves servers.certificates nil if the API is served without TLS.
 func (r *running) loadCertificates() (err error) {
 	files := r.config.Server.TLS
 	if files.Cert == "" {
 		return nil
 	}
-	if r.certificates, err = api.LoadCertificates(files.Cert, files.Key, files.ClientCA); err != nil {
+	if r.servers.certificates, err = api.LoadCertificates(files.Cert, files.Key, files.ClientCA); err != nil {
 		return fmt.Errorf("server.tls: %w", err)
 	}
 	return nil
@@ -162,8 +195,8 @@ func (r *running) loadCertificates() (err error) {
 func (r *running) apiOptions(reads []api.Route) api.Options {
 	s := r.config.Server
 	var certificates *tls.Config
-	if r.certificates != nil {
-		certificates = r.certificates.Config()
+	if r.servers.certificates != nil {
+		certificates = r.servers.certificates.Config()
 	}
 	return api.Options{
 		Attestor:        r.attestor,
@@ -190,8 +223,8 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		SharedRates:  r.store.Rates,
 		Routes:       reads,
 		Events:       r.streams,
-		ReplicaReady: r.replicaReady(),
-		ChainReady:   r.chainReady(),
+		ReplicaReady: r.reads.ready(),
+		ChainReady:   r.tower.ready(),
 		Witnesses:    r.witnesses,
 		Trace:        r.tracing.forRequests(),
 		Console:      func() string { return r.surroundings().Console },
@@ -219,17 +252,4 @@ func (r *running) maxConnections() int {
 		"server.max_connections exceeds the limit of open files: raise LimitNOFILE= of the unit (ulimit -n), or lower server.max_connections",
 		"server.max_connections", most, "open_files", files.Cur, "connections", room)
 	return room
-}
-
-// shutdown stops the servers in order, within one deadline.
-func shutdown(servers []server, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	var failures []error
-	for _, s := range servers {
-		if err := s.shutdown(ctx); err != nil {
-			failures = append(failures, fmt.Errorf("stop %s: %w", s.name, err))
-		}
-	}
-	return errors.Join(failures...)
 }

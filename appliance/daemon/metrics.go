@@ -11,38 +11,27 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 )
 
+func newGauge(name, help string, value func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+}
+
+func newCounter(name, help string, value func() uint64) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 {
+		return float64(value())
+	})
+}
+
 // measure registers the collectors of the daemon's parts. Package api has the metrics of requests.
 func (r *running) measure() {
-	gauge := func(name, help string, value func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
-	}
-	counter := func(name, help string, value func() uint64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 {
-			return float64(value())
-		})
-	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "attestd_build_info", Help: "1, with the version.",
 		ConstLabels: prometheus.Labels{"version": r.options.Version},
 	})
 	build.Set(1)
-	if r.replica != nil {
-		r.registry.MustRegister(
-			newReplicaMetrics(r.replica, r.follower),
-			gauge("attestd_replica_available", "1 if the replica can answer reads, 0 otherwise.", func() float64 {
-				return oneIf(r.replica.Ready() == nil)
-			}),
-			counter("attestd_replica_set_aside_total",
-				"Replicas that were damaged or could not be opened, and were set aside for an empty one.",
-				r.replica.SetAsideCount),
-		)
-	}
 	if r.tower != nil {
-		r.registry.MustRegister(newChainMetrics(r.tower))
+		r.registry.MustRegister(newChainMetrics(r.tower.Watchtower))
 	}
-	if r.indexer != nil {
-		r.registry.MustRegister(newIndexerMetrics(r.indexer))
-	}
+	r.reads.measure()
 	if r.store.Database != nil {
 		r.registry.MustRegister(newClusterMetrics(r.store.Database))
 	}
@@ -50,37 +39,37 @@ func (r *running) measure() {
 	r.registry.MustRegister(newWitnessMetrics(r.witnesses.Status))
 	r.registry.MustRegister(
 		build,
-		counter("attestd_log_dropped_total", "Log lines that were dropped because the reader of the log was too slow.",
+		newCounter("attestd_log_dropped_total", "Log lines that were dropped because the reader of the log was too slow.",
 			func() uint64 {
 				if r.options.LogDropped == nil {
 					return 0
 				}
 				return r.options.LogDropped()
 			}),
-		gauge("attestd_journal_records", "Records in the journal: attestations and events.", func() float64 {
+		newGauge("attestd_journal_records", "Records in the journal: attestations and events.", func() float64 {
 			return float64(r.records())
 		}),
-		gauge("attestd_journal_lost",
+		newGauge("attestd_journal_lost",
 			"1 if the journal lacks published records, so that attestd does not attest; 0 otherwise.",
 			func() float64 { return oneIf(r.store.Guard.Loss() != nil) }),
-		gauge("attestd_journal_mark_records",
+		newGauge("attestd_journal_mark_records",
 			"Records covered by the high-water mark, the highest checkpoint that this appliance has published.",
 			func() float64 { return float64(r.store.Guard.Mark().Tree.N) }),
-		gauge("attestd_paused", "1 if an operator has paused attesting, 0 otherwise.", func() float64 {
+		newGauge("attestd_paused", "1 if an operator has paused attesting, 0 otherwise.", func() float64 {
 			return oneIf(r.store.Stop.State().Paused != nil)
 		}),
-		counter("attestd_second_beneficiaries_total",
+		newCounter("attestd_second_beneficiaries_total",
 			"Attestations of an unspendable address for a second beneficiary, which the policy warns about.",
 			r.seconds.Load),
-		gauge("attestd_halted", "1 if the watchtower has halted attesting, 0 otherwise.", func() float64 {
+		newGauge("attestd_halted", "1 if the watchtower has halted attesting, 0 otherwise.", func() float64 {
 			return oneIf(r.store.Stop.State().Halted != nil)
 		}),
-		gauge("attestd_journal_ahead_seconds",
+		newGauge("attestd_journal_ahead_seconds",
 			"Seconds by which the newest attestation is ahead of the clock, after the clock was set back; 0 otherwise.",
 			func() float64 { return r.store.Ahead().Seconds() }),
-		gauge("attestd_approvals_waiting",
+		newGauge("attestd_approvals_waiting",
 			"Requests that wait for the approval of people; NaN if the journal cannot be read.", r.waitingApprovals),
-		gauge("attestd_hsm_waiting", "Attestations that wait for the HSM.", func() float64 {
+		newGauge("attestd_hsm_waiting", "Attestations that wait for the HSM.", func() float64 {
 			return float64(r.attestor.Waiting())
 		}),
 	)

@@ -79,7 +79,7 @@ func (r *running) reloadConfig(by string) (needRestart []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	adoptSinks, err := r.prepareSinks(next)
+	adoptSinks, err := r.shipping.prepare(next, r.options.Version)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (r *running) reloadConfig(by string) (needRestart []string, err error) {
 	if r.options.Level != nil {
 		r.options.Level.Set(next.Level())
 	}
-	r.public.SetRates(next.Limits.DefaultRate, next.Limits.AnonymousRate)
+	r.servers.public.SetRates(next.Limits.DefaultRate, next.Limits.AnonymousRate)
 	r.loaded = next
 	return needRestart, nil
 }
@@ -158,7 +158,7 @@ func (r *running) prepareKeys(next *config.Config) (adopt func(), err error) {
 // prepareTLS loads the TLS files of next. adopt makes the server use them. Turning TLS on or off needs a restart.
 func (r *running) prepareTLS(next *config.Config) (adopt func(), err error) {
 	files := next.Server.TLS
-	if r.certificates == nil || files.Cert == "" {
+	if r.servers.certificates == nil || files.Cert == "" {
 		return func() {}, nil
 	}
 	if at := r.config.Console.Listen; files.ClientCA == "" && at != "" && !config.IsLoopback(at) {
@@ -170,7 +170,7 @@ func (r *running) prepareTLS(next *config.Config) (adopt func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("server.tls: %w", err)
 	}
-	return func() { r.certificates.Replace(loaded) }, nil
+	return func() { r.servers.certificates.Replace(loaded) }, nil
 }
 
 // prepareURL checks a changed store.url, for example one with a new password, by connecting with it.
@@ -192,7 +192,7 @@ const urlTimeout = 5 * time.Second
 
 // changedOtherwise returns the names of settings whose values differ from those in effect.
 func (r *running) changedOtherwise(next *config.Config) (names []string) {
-	tlsToggled := (r.certificates == nil) != (next.Server.TLS.Cert == "")
+	tlsToggled := (r.servers.certificates == nil) != (next.Server.TLS.Cert == "")
 	for _, name := range r.config.Differing(next) {
 		live := slices.Contains(config.Reloadable(), name)
 		if tlsToggled && strings.HasPrefix(name, "server.tls.") {

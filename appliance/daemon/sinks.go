@@ -123,39 +123,44 @@ func readHeaders(headers []config.Header) (http.Header, error) {
 	return all, nil
 }
 
-// ship starts to ship the journal to audit.sinks. end stops it.
+// shipping ships the journal to audit.sinks.
+type shipping struct {
+	*sinks.Shipper
+	to []config.Sink // guarded by running.reloading
+}
+
+// ship starts to ship the journal. end stops it.
 func (r *running) ship() (end func(), err error) {
 	all, err := buildSinks(r.config, r.options.Version)
 	if err != nil {
 		return nil, err
 	}
-	r.sinks = sinks.New(sinks.Options{
+	r.shipping = shipping{to: r.config.Audit.Sinks, Shipper: sinks.New(sinks.Options{
 		Journal: r.store.Journal, Verifier: r.store.LogKey.Verifier,
 		Cursors: sinks.Folder(filepath.Join(r.config.DataDir, SinksFolder)),
 		Version: r.options.Version, Logger: r.logger,
-	})
-	r.sinks.Set(all)
-	r.shipsTo = r.config.Audit.Sinks
-	r.registry.MustRegister(newSinkMetrics(r.sinks))
+	})}
+	r.shipping.Set(all)
+	r.registry.MustRegister(newSinkMetrics(r.shipping.Shipper))
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), lastShipment)
 		defer cancel()
 		told, end := context.WithTimeout(ctx, startedTimeout)
 		defer end()
 		r.events.Flush(told) // the stop event is shipped, too
-		r.sinks.Close(ctx)
+		r.shipping.Close(ctx)
 	}, nil
 }
 
-// prepareSinks returns a function that switches to the sinks of another configuration.
-func (r *running) prepareSinks(next *config.Config) (adopt func(), err error) {
-	all, err := buildSinks(next, r.options.Version)
-	if err != nil || reflect.DeepEqual(next.Audit.Sinks, r.shipsTo) {
+// prepare returns a function that switches to the sinks of another configuration.
+func (s *shipping) prepare(next *config.Config, version string) (adopt func(), err error) {
+	all, err := buildSinks(next, version)
+	if err != nil || reflect.DeepEqual(next.Audit.Sinks, s.to) {
 		return func() {}, err
 	}
 	return func() {
-		r.sinks.Set(all)
-		r.shipsTo = next.Audit.Sinks
+		s.Set(all)
+		s.to = next.Audit.Sinks
 	}, nil
 }
 

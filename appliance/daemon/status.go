@@ -12,19 +12,19 @@ import (
 func (r *running) surroundings() wire.Surroundings {
 	usage := r.signer.usage()
 	s := wire.Surroundings{
-		API:   "http://" + r.address.String(),
+		API:   "http://" + r.servers.address.String(),
 		Store: r.storeInUse(),
 		HSM: &wire.HSMUse{
 			Ready: usage.Ready, SessionsInUse: usage.InUse, Sessions: usage.Sessions, MostSessions: usage.MostSessions,
 			Signatures: usage.Signatures, WrongSignatures: usage.WrongSignatures, Waiting: r.attestor.Waiting(),
 		},
 	}
-	if r.console != nil {
-		s.Console = r.console.String()
+	if r.servers.console != nil {
+		s.Console = r.servers.console.String()
 	}
 	var ends time.Time
-	if r.certificates != nil {
-		s.API, ends = "https://"+r.address.String(), r.certificates.Ends()
+	if r.servers.certificates != nil {
+		s.API, ends = "https://"+r.servers.address.String(), r.servers.certificates.Ends()
 	}
 	s.Machine = Machine(r.config, ends, time.Now())
 	return s

@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -94,12 +93,12 @@ func FollowerOptions(c *config.Config, idx index.Index, from follower.Upstream, 
 	}
 }
 
-// openUpstream leaves r.upstream nil if there is none, and r.follower nil if nothing is followed.
-func (r *running) openUpstream() (err error) {
+// openUpstream leaves upstream nil if there is none, and follower nil if nothing is followed.
+func (r *reads) openUpstream() (err error) {
 	if !r.config.AsksUpstream() {
 		return nil
 	}
-	if r.upstream, err = OpenUpstream(r.config, r.options.Version, r.registry); err != nil {
+	if r.upstream, err = OpenUpstream(r.config, r.version, r.registry); err != nil {
 		return err
 	}
 	if r.config.Follows() {
@@ -115,26 +114,9 @@ func (r *running) openUpstream() (err error) {
 // followAgain is the delay before a failed follower is started again.
 const followAgain = time.Minute
 
-// follow keeps the replica in step until ctx ends or stop is called. stop waits for the end. A failed follower stops
-// nothing else: attestations do not need it, and reads continue from the existing replica.
-func (r *running) follow(ctx context.Context) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var done sync.WaitGroup
-	switch {
-	case r.follower != nil:
-		r.logger.Info("following the upstream", "upstream", r.config.UpstreamShown(),
-			"fallback", r.config.GraphQL.Fallback)
-		done.Go(func() { r.keepFollowing(ctx) })
-	case r.upstream != nil:
-		r.logger.Info("forwarding GraphQL to the upstream", "upstream", r.config.UpstreamShown())
-	}
-	return func() {
-		cancel()
-		done.Wait()
-	}
-}
-
-func (r *running) keepFollowing(ctx context.Context) {
+// keepFollowing follows until ctx ends. A failed follower stops nothing else: attestations do not need it, and reads
+// continue from the existing replica.
+func (r *reads) keepFollowing(ctx context.Context) {
 	for {
 		err := r.followOnce(ctx)
 		if ctx.Err() != nil {
@@ -151,34 +133,11 @@ func (r *running) keepFollowing(ctx context.Context) {
 }
 
 // followOnce calls Follower.Run and recovers from a panic, because the process also signs.
-func (r *running) followOnce(ctx context.Context) (err error) {
+func (r *reads) followOnce(ctx context.Context) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
 		}
 	}()
 	return r.follower.Run(ctx)
-}
-
-// replicaReady returns api.Options.ReplicaReady, which is nil if no lag is too large.
-func (r *running) replicaReady() func() error {
-	most := r.config.GraphQL.MaxLag
-	if most == 0 {
-		return nil
-	}
-	return func() error {
-		if r.replica != nil && r.replica.Ready() != nil {
-			return r.replica.Ready()
-		}
-		lag, known := r.follower.Lag()
-		switch {
-		case !known:
-			return appliance.Errorf(appliance.CodeReplicaBehind, "the replica has not caught up with its upstream yet")
-		case lag > most:
-			return appliance.Errorf(appliance.CodeReplicaBehind,
-				"the replica is %s behind its upstream; the limit is %s (graphql.max_lag)", lag.Round(time.Second),
-				most)
-		}
-		return nil
-	}
 }

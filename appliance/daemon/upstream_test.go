@@ -60,10 +60,10 @@ func (l lines) Write(line []byte) (int, error) {
 
 func TestAFollowerWithADefectTakesNothingDown(t *testing.T) {
 	logged := make(lines, 10)
-	r := &running{config: new(config.Config), logger: slog.New(slog.NewTextHandler(logged, nil))}
+	r := &reads{config: new(config.Config), logger: slog.New(slog.NewTextHandler(logged, nil))}
 	r.follower = follower.New(follower.Options{Index: brokenIndex{}, PollInterval: time.Second,
 		RefreshInterval: time.Minute, Overlap: time.Minute})
-	stop := r.follow(t.Context())
+	stop := r.run(t.Context())
 	defer stop()
 	for _, want := range []string{"following the upstream", "the roof is on fire"} {
 		select {
@@ -87,12 +87,12 @@ func TestAKeyInTheUpstreamsAddressIsNotShown(t *testing.T) {
 }
 
 func TestTheReplicaIsNotReadyBeforeItWasInStep(t *testing.T) {
-	r := &running{config: new(config.Config), follower: follower.New(follower.Options{})}
-	if r.replicaReady() != nil {
+	r := &reads{config: new(config.Config), follower: follower.New(follower.Options{})}
+	if r.ready() != nil {
 		t.Error("without graphql.max_lag any lag is borne")
 	}
 	r.config.GraphQL.MaxLag = time.Second
-	if err := r.replicaReady()(); appliance.CodeOf(err) != appliance.CodeReplicaBehind {
+	if err := r.ready()(); appliance.CodeOf(err) != appliance.CodeReplicaBehind {
 		t.Errorf("%v", err)
 	}
 }

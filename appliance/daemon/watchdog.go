@@ -54,7 +54,7 @@ func watch(ctx context.Context, step time.Duration, progress func(context.Contex
 // that is away and a full disk need the operator, and a restart would not help. A part that does not answer at all may
 // recover with a restart.
 func (r *running) progress(ctx context.Context) error {
-	if err := r.public.Responds(ctx); err != nil {
+	if err := r.servers.public.Responds(ctx); err != nil {
 		return err
 	}
 	return progressOf(ctx, r.signer, r.store)

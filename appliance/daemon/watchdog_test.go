@@ -97,7 +97,7 @@ func TestTheWatchdogAsksTheListener(t *testing.T) {
 	<-stands.entered
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := (&running{public: public}).progress(ctx); err == nil ||
+	if err := (&running{servers: servers{public: public}}).progress(ctx); err == nil ||
 		!strings.Contains(err.Error(), "does not accept connections") {
 		t.Errorf("progress of a daemon that does not accept: %v", err)
 	}
