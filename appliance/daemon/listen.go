@@ -113,7 +113,7 @@ func (r *running) listen(ctx context.Context) (err error) {
 		return errors.Join(err, l.Close())
 	}
 	admin := api.NewAdmin(options)
-	r.registry.MustRegister(newCheckMetrics(admin.Checks))
+	r.registry.MustRegister(checkMetrics(admin.Checks))
 	// after the console, which uses the admin socket's server
 	s.all = append(s.all, server{"admin", l, admin.Serve, admin.Shutdown},
 		server{"admin", inside, admin.Serve, alreadyShut})

@@ -11,16 +11,6 @@ import (
 	"github.com/attestd/attestd/appliance/index/follower"
 )
 
-func newGauge(name, help string, value func() float64) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
-}
-
-func newCounter(name, help string, value func() uint64) prometheus.Collector {
-	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 {
-		return float64(value())
-	})
-}
-
 // measure registers the collectors of the daemon's parts. Package api has the metrics of requests.
 func (r *running) measure() {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -29,14 +19,14 @@ func (r *running) measure() {
 	})
 	build.Set(1)
 	if r.tower != nil {
-		r.registry.MustRegister(newChainMetrics(r.tower.Watchtower))
+		r.registry.MustRegister(chainMetrics(r.tower.Watchtower))
 	}
 	r.reads.measure()
 	if r.store.Database != nil {
-		r.registry.MustRegister(newClusterMetrics(r.store.Database))
+		r.registry.MustRegister(clusterMetrics(r.store.Database))
 	}
-	r.registry.MustRegister(newHSMMetrics(r.signer))
-	r.registry.MustRegister(newWitnessMetrics(r.witnesses.Status))
+	r.registry.MustRegister(hsmMetrics(r.signer))
+	r.registry.MustRegister(witnessMetrics(r.witnesses.Status))
 	r.registry.MustRegister(
 		build,
 		newCounter("attestd_log_dropped_total", "Log lines that were dropped because the reader of the log was too slow.",
@@ -75,75 +65,63 @@ func (r *running) measure() {
 	)
 }
 
-// replicaMetrics collects the metrics of the replica and its follower at each scrape.
-type replicaMetrics struct {
-	index            index.Index
-	rows, unverified *prometheus.Desc
+// collectTimeout bounds how long Prometheus waits for the replica.
+const collectTimeout = 5 * time.Second
 
-	follower  *follower.Follower // nil if nothing is followed
-	following []followerMetric
+// replicaMetrics collects the metrics of the replica and of its follower, which is nil if nothing is followed. A replica
+// that cannot be read has no figures.
+func replicaMetrics(idx index.Index, f *follower.Follower) collector {
+	return func(s samples) {
+		ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
+		defer cancel()
+		var status follower.Status
+		if f != nil {
+			status = f.Status()
+		}
+		if held, err := index.StatusOf(ctx, idx); err == nil {
+			for kind, n := range held.Rows {
+				s.gauge("attestd_replica_rows", "Rows of the replica.", float64(n), prometheus.Labels{"kind": kind})
+			}
+			s.gauge("attestd_replica_unverified", "Rows that failed verification and are quarantined.",
+				float64(held.Unverified-min(held.Unverified, status.Waiting)), nil)
+		}
+		if f != nil {
+			s.follower(status)
+		}
+	}
 }
 
-// followerMetric is a metric from a follower's status.
-type followerMetric struct {
-	desc  *prometheus.Desc
-	kind  prometheus.ValueType
-	value func(follower.Status) float64
-}
-
-func newReplicaMetrics(idx index.Index, f *follower.Follower) *replicaMetrics {
-	describe := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, labels, nil)
-	}
-	m := &replicaMetrics{
-		index: idx, follower: f,
-		rows:       describe("attestd_replica_rows", "Rows of the replica.", "kind"),
-		unverified: describe("attestd_replica_unverified", "Rows that failed verification and are quarantined."),
-	}
-	if f == nil {
-		return m
-	}
-	add := func(kind prometheus.ValueType, name, help string, value func(follower.Status) float64) {
-		m.following = append(m.following, followerMetric{describe(name, help), kind, value})
-	}
-	add(gauge, "attestd_replica_lag_seconds",
-		"Seconds by which the replica may be out of date; NaN before the backfill is complete.", lagSeconds)
-	add(gauge, "attestd_replica_lag_rows", "Packets and transfers of the upstream that the replica lacks.",
-		func(s follower.Status) float64 { return float64(s.LagRows) })
-	add(gauge, "attestd_replica_unlisted_rows",
-		"Rows that the upstream counts but that a complete search has not found.",
-		func(s follower.Status) float64 { return float64(s.UnlistedRows) })
-	add(gauge, "attestd_replica_unfinished", "Packets in transit, which the follower looks up until they complete.",
-		func(s follower.Status) float64 { return float64(s.Unfinished) })
-	add(gauge, "attestd_replica_backfilled", "1 once all rows of the upstream have been read, 0 before.",
-		func(s follower.Status) float64 { return oneIf(!s.Backfilled.IsZero()) })
-	add(gauge, "attestd_replica_follower_failing", "1 if requests to the upstream fail, 0 otherwise.",
-		func(s follower.Status) float64 { return oneIf(s.Failing) })
-	add(gauge, "attestd_replica_newest_timestamp_seconds",
-		"Unix time at which the replica's newest packet was sent; NaN without packets.",
-		func(s follower.Status) float64 { return unixSeconds(s.Newest) })
-	add(gauge, "attestd_replica_oldest_timestamp_seconds",
+func (s samples) follower(f follower.Status) {
+	s.gauge("attestd_replica_lag_seconds",
+		"Seconds by which the replica may be out of date; NaN before the backfill is complete.", lagSeconds(f), nil)
+	s.gauge("attestd_replica_lag_rows", "Packets and transfers of the upstream that the replica lacks.",
+		float64(f.LagRows), nil)
+	s.gauge("attestd_replica_unlisted_rows",
+		"Rows that the upstream counts but that a complete search has not found.", float64(f.UnlistedRows), nil)
+	s.gauge("attestd_replica_unfinished", "Packets in transit, which the follower looks up until they complete.",
+		float64(f.Unfinished), nil)
+	s.gauge("attestd_replica_backfilled", "1 once all rows of the upstream have been read, 0 before.",
+		oneIf(!f.Backfilled.IsZero()), nil)
+	s.gauge("attestd_replica_follower_failing", "1 if requests to the upstream fail, 0 otherwise.",
+		oneIf(f.Failing), nil)
+	s.gauge("attestd_replica_newest_timestamp_seconds",
+		"Unix time at which the replica's newest packet was sent; NaN without packets.", unixSeconds(f.Newest), nil)
+	s.gauge("attestd_replica_oldest_timestamp_seconds",
 		"Unix time at which the replica's oldest packet was sent: the backfill has reached this time.",
-		func(s follower.Status) float64 { return unixSeconds(s.Oldest) })
-	add(gauge, "attestd_replica_last_error_timestamp_seconds",
-		"Unix time of the follower's last failure; NaN if it has never failed.",
-		func(s follower.Status) float64 { return unixSeconds(s.LastErrorAt) })
-	add(gauge, "attestd_replica_waiting",
-		"Quarantined rows that wait for a check against their chain, with graphql.verify.",
-		func(s follower.Status) float64 { return float64(s.Waiting) })
-	add(gauge, "attestd_replica_chain_failing",
+		unixSeconds(f.Oldest), nil)
+	s.gauge("attestd_replica_last_error_timestamp_seconds",
+		"Unix time of the follower's last failure; NaN if it has never failed.", unixSeconds(f.LastErrorAt), nil)
+	s.gauge("attestd_replica_waiting",
+		"Quarantined rows that wait for a check against their chain, with graphql.verify.", float64(f.Waiting), nil)
+	s.gauge("attestd_replica_chain_failing",
 		"1 if packets cannot be checked against their chain (graphql.verify), 0 otherwise.",
-		func(s follower.Status) float64 { return oneIf(s.ChainError != "") })
-	add(counter, "attestd_replica_removed_total",
-		"Rows removed by the follower because the upstream no longer has them.",
-		func(s follower.Status) float64 { return float64(s.Removed) })
-	add(counter, "attestd_replica_written_total", "Rows written by the follower: new ones and changed ones.",
-		func(s follower.Status) float64 { return float64(s.Written) })
-	add(counter, "attestd_follower_requests_total", "Requests of the follower to the upstream.",
-		func(s follower.Status) float64 { return float64(s.Requests) })
-	add(counter, "attestd_follower_failures_total", "Requests of the follower that failed.",
-		func(s follower.Status) float64 { return float64(s.Failures) })
-	return m
+		oneIf(f.ChainError != ""), nil)
+	s.counter("attestd_replica_removed_total",
+		"Rows removed by the follower because the upstream no longer has them.", uint64(f.Removed), nil)
+	s.counter("attestd_replica_written_total", "Rows written by the follower: new ones and changed ones.",
+		uint64(f.Written), nil)
+	s.counter("attestd_follower_requests_total", "Requests of the follower to the upstream.", uint64(f.Requests), nil)
+	s.counter("attestd_follower_failures_total", "Requests of the follower that failed.", uint64(f.Failures), nil)
 }
 
 func lagSeconds(s follower.Status) float64 {
@@ -151,61 +129,4 @@ func lagSeconds(s follower.Status) float64 {
 		return math.NaN()
 	}
 	return *s.LagSeconds
-}
-
-func unixSeconds(t time.Time) float64 {
-	if t.IsZero() {
-		return math.NaN()
-	}
-	return float64(t.UnixMilli()) / 1000
-}
-
-// Describe implements prometheus.Collector.
-func (m *replicaMetrics) Describe(out chan<- *prometheus.Desc) {
-	out <- m.rows
-	out <- m.unverified
-	for _, f := range m.following {
-		out <- f.desc
-	}
-}
-
-// collectTimeout bounds how long Prometheus waits for the replica.
-const collectTimeout = 5 * time.Second
-
-// Collect implements prometheus.Collector. A replica that cannot be read has no figures.
-func (m *replicaMetrics) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
-	defer cancel()
-	if held, err := index.StatusOf(ctx, m.index); err == nil {
-		for kind, n := range held.Rows {
-			out <- prometheus.MustNewConstMetric(m.rows, prometheus.GaugeValue, float64(n), kind)
-		}
-		unverified := held.Unverified
-		if m.follower != nil {
-			unverified -= min(unverified, m.follower.Status().Waiting)
-		}
-		out <- prometheus.MustNewConstMetric(m.unverified, prometheus.GaugeValue, float64(unverified))
-	}
-	if m.follower == nil {
-		return
-	}
-	status := m.follower.Status()
-	for _, f := range m.following {
-		out <- prometheus.MustNewConstMetric(f.desc, f.kind, f.value(status))
-	}
-}
-
-// ifKnown returns NaN for nil.
-func ifKnown(yes *bool) float64 {
-	if yes == nil {
-		return math.NaN()
-	}
-	return oneIf(*yes)
-}
-
-func oneIf(yes bool) float64 {
-	if yes {
-		return 1
-	}
-	return 0
 }

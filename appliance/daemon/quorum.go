@@ -54,7 +54,7 @@ func (r *running) openQuorum() error {
 	}
 	r.quorum = quorum.New(o)
 	r.attestor.Cosign = r.quorum.Cosign
-	r.registry.MustRegister(newQuorumMetrics(r.quorum))
+	r.registry.MustRegister(quorumMetrics(r.quorum))
 	r.logger.Info("quorum: attestations need several members", "threshold", r.config.Quorum.Threshold,
 		"members", len(members)+1, "contract", contract.String())
 	return nil
@@ -130,40 +130,24 @@ func memberClient(m config.QuorumMember) (*http.Client, error) {
 	return &http.Client{Transport: transport, CheckRedirect: refuse}, nil
 }
 
-// quorumMetrics collects the counts of the members at each scrape.
-type quorumMetrics struct {
-	quorum                    *quorum.Quorum
-	answers, failing, seconds *prometheus.Desc
-}
-
-func newQuorumMetrics(q *quorum.Quorum) *quorumMetrics {
-	return &quorumMetrics{
-		quorum: q,
-		answers: prometheus.NewDesc("attestd_quorum_answers_total",
-			"Answers of a member to this coordinator: signed, refused (by its rules), failed, or invalid: "+
-				"a wrong digest or signer, or a signature that does not verify.", []string{"member", "result"}, nil),
-		failing: prometheus.NewDesc("attestd_quorum_member_failing",
-			"1 while a member's last answer was neither a signature nor a refusal, else 0.", []string{"member"}, nil),
-		seconds: prometheus.NewDesc("attestd_quorum_signature_seconds",
-			"Number of signatures of a member, and how long they took, its network included.", []string{"member"}, nil),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (m *quorumMetrics) Describe(out chan<- *prometheus.Desc) {
-	out <- m.answers
-	out <- m.failing
-	out <- m.seconds
-}
-
-// Collect implements prometheus.Collector.
-func (m *quorumMetrics) Collect(out chan<- prometheus.Metric) {
-	for _, c := range m.quorum.Counts() {
-		for result, n := range map[string]uint64{"signed": c.Signed, "refused": c.Refused, "failed": c.Failed,
-			"invalid": c.Invalid} {
-			out <- prometheus.MustNewConstMetric(m.answers, prometheus.CounterValue, float64(n), c.Name, result)
+// quorumMetrics collects the counts of the members.
+func quorumMetrics(q *quorum.Quorum) collector {
+	return func(s samples) {
+		for _, c := range q.Counts() {
+			member := prometheus.Labels{"member": c.Name}
+			for result, n := range map[string]uint64{"signed": c.Signed, "refused": c.Refused, "failed": c.Failed,
+				"invalid": c.Invalid} {
+				s.counter("attestd_quorum_answers_total",
+					"Answers of a member to this coordinator: signed, refused (by its rules), failed, or invalid: "+
+						"a wrong digest or signer, or a signature that does not verify.", n,
+					with(member, "result", result))
+			}
+			s.gauge("attestd_quorum_member_failing",
+				"1 while a member's last answer was neither a signature nor a refusal, else 0.", oneIf(c.Failing),
+				member)
+			s.summary("attestd_quorum_signature_seconds",
+				"Number of signatures of a member, and how long they took, its network included.", c.Signed,
+				c.Took.Seconds(), member)
 		}
-		out <- prometheus.MustNewConstMetric(m.failing, prometheus.GaugeValue, oneIf(c.Failing), c.Name)
-		out <- prometheus.MustNewConstSummary(m.seconds, c.Signed, c.Took.Seconds(), nil, c.Name)
 	}
 }

@@ -114,7 +114,7 @@ func (r *reads) describe(o *api.AdminOptions) {
 func (r *reads) measure() {
 	if r.replica != nil {
 		r.registry.MustRegister(
-			newReplicaMetrics(r.replica, r.follower),
+			replicaMetrics(r.replica, r.follower),
 			newGauge("attestd_replica_available", "1 if the replica can answer reads, 0 otherwise.", func() float64 {
 				return oneIf(r.replica.Ready() == nil)
 			}),
@@ -124,7 +124,7 @@ func (r *reads) measure() {
 		)
 	}
 	if r.indexer != nil {
-		r.registry.MustRegister(newIndexerMetrics(r.indexer))
+		r.registry.MustRegister(indexerMetrics(r.indexer))
 	}
 }
 

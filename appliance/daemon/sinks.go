@@ -141,7 +141,7 @@ func (r *running) ship() (end func(), err error) {
 		Version: r.options.Version, Logger: r.logger,
 	})}
 	r.shipping.Set(all)
-	r.registry.MustRegister(newSinkMetrics(r.shipping.Shipper))
+	r.registry.MustRegister(sinkMetrics(r.shipping.Shipper))
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), lastShipment)
 		defer cancel()
@@ -164,54 +164,22 @@ func (s *shipping) prepare(next *config.Config, version string) (adopt func(), e
 	}, nil
 }
 
-// sinkMetrics collects the sinks' metrics at each scrape.
-type sinkMetrics struct {
-	shipper *sinks.Shipper
-	figures []sinkFigure
-}
-
-type sinkFigure struct {
-	desc  *prometheus.Desc
-	kind  prometheus.ValueType
-	value func(sinks.Status) float64
-}
-
-func newSinkMetrics(shipper *sinks.Shipper) *sinkMetrics {
-	m := &sinkMetrics{shipper: shipper}
-	add := func(kind prometheus.ValueType, name, help string, value func(sinks.Status) float64) {
-		m.figures = append(m.figures, sinkFigure{prometheus.NewDesc(name, help, []string{"sink"}, nil), kind, value})
-	}
-	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-	add(gauge, "attestd_sink_lag_records",
-		"Records that a sink has not accepted; absent before the journal can be read.",
-		func(s sinks.Status) float64 { return float64(*s.LagRecords) })
-	add(gauge, "attestd_sink_lag_seconds", "Age of the oldest record that a sink has not accepted; 0 if it has all.",
-		func(s sinks.Status) float64 { return s.LagSeconds })
-	add(gauge, "attestd_sink_failing", "1 if a sink fails, 0 otherwise.",
-		func(s sinks.Status) float64 { return oneIf(s.Failing != "") })
-	add(counter, "attestd_sink_shipped_total",
-		"Records that a sink accepted; a record that was sent twice counts twice.",
-		func(s sinks.Status) float64 { return float64(s.Shipped) })
-	add(counter, "attestd_sink_failures_total", "Batches that a sink did not accept.",
-		func(s sinks.Status) float64 { return float64(s.Failures) })
-	return m
-}
-
-// Describe implements prometheus.Collector.
-func (m *sinkMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, f := range m.figures {
-		out <- f.desc
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *sinkMetrics) Collect(out chan<- prometheus.Metric) {
-	for _, s := range m.shipper.Status() {
-		for i, f := range m.figures {
-			if i == 0 && s.LagRecords == nil {
-				continue
+// sinkMetrics collects the sinks' metrics.
+func sinkMetrics(shipper *sinks.Shipper) collector {
+	return func(s samples) {
+		for _, sink := range shipper.Status() {
+			of := prometheus.Labels{"sink": sink.Name}
+			if sink.LagRecords != nil {
+				s.gauge("attestd_sink_lag_records",
+					"Records that a sink has not accepted; absent before the journal can be read.",
+					float64(*sink.LagRecords), of)
 			}
-			out <- prometheus.MustNewConstMetric(f.desc, f.kind, f.value(s), s.Name)
+			s.gauge("attestd_sink_lag_seconds",
+				"Age of the oldest record that a sink has not accepted; 0 if it has all.", sink.LagSeconds, of)
+			s.gauge("attestd_sink_failing", "1 if a sink fails, 0 otherwise.", oneIf(sink.Failing != ""), of)
+			s.counter("attestd_sink_shipped_total",
+				"Records that a sink accepted; a record that was sent twice counts twice.", uint64(sink.Shipped), of)
+			s.counter("attestd_sink_failures_total", "Batches that a sink did not accept.", uint64(sink.Failures), of)
 		}
 	}
 }

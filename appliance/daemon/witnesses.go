@@ -88,61 +88,35 @@ func (r *running) gatherCosignatures(ctx context.Context) (stop func()) {
 	}
 }
 
-// witnessMetrics collects the witnesses' metrics at each scrape. Without a policy it collects none.
-type witnessMetrics struct {
-	status                                                       func() witness.Status
-	newest, records, timestamp, witnessed, failing, contradicted *prometheus.Desc
-}
-
-func newWitnessMetrics(status func() witness.Status) *witnessMetrics {
-	describe := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, labels, nil)
-	}
-	return &witnessMetrics{
-		status: status,
-		newest: describe("attestd_witness_newest_timestamp_seconds",
-			"Unix time at which a quorum of witnesses cosigned the newest witnessed checkpoint; 0 without one."),
-		records: describe("attestd_witness_newest_records", "Records covered by the newest witnessed checkpoint."),
-		timestamp: describe("attestd_witness_timestamp_seconds",
-			"Unix time of a witness's last cosignature, as the witness says; 0 if it has not cosigned.", "witness"),
-		witnessed: describe("attestd_witness_records", "Records of the tree that a witness has cosigned last.",
-			"witness"),
-		failing: describe("attestd_witness_failing", "1 if a witness does not cosign, 0 otherwise.", "witness"),
-		contradicted: describe("attestd_witness_contradicts",
-			"1 if a witness has reported another history of the log, 0 otherwise.", "witness"),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (m *witnessMetrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.newest, m.records, m.timestamp, m.witnessed, m.failing, m.contradicted} {
-		to <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *witnessMetrics) Collect(to chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
-	}
-	s := m.status()
-	if !s.Policy {
-		return
-	}
-	newest, records := 0.0, int64(0)
-	if s.Newest != nil {
-		newest, records = float64(s.Newest.Time.Unix()), s.Newest.Records
-	}
-	gauge(m.newest, newest)
-	gauge(m.records, float64(records))
-	for _, w := range s.Witnesses {
-		at, name := 0.0, strings.ToValidUTF8(w.Name, "?")
-		if !w.Time.IsZero() {
-			at = float64(w.Time.Unix())
+// witnessMetrics collects the witnesses' metrics. Without a policy it sends none.
+func witnessMetrics(status func() witness.Status) collector {
+	return func(s samples) {
+		w := status()
+		if !w.Policy {
+			return
 		}
-		gauge(m.timestamp, at, name)
-		gauge(m.witnessed, float64(w.Records), name)
-		gauge(m.failing, oneIf(w.Fault != ""), name)
-		gauge(m.contradicted, oneIf(w.Contradicts), name)
+		newest, records := 0.0, int64(0)
+		if w.Newest != nil {
+			newest, records = float64(w.Newest.Time.Unix()), w.Newest.Records
+		}
+		s.gauge("attestd_witness_newest_timestamp_seconds",
+			"Unix time at which a quorum of witnesses cosigned the newest witnessed checkpoint; 0 without one.",
+			newest, nil)
+		s.gauge("attestd_witness_newest_records", "Records covered by the newest witnessed checkpoint.",
+			float64(records), nil)
+		for _, one := range w.Witnesses {
+			at, of := 0.0, prometheus.Labels{"witness": strings.ToValidUTF8(one.Name, "?")}
+			if !one.Time.IsZero() {
+				at = float64(one.Time.Unix())
+			}
+			s.gauge("attestd_witness_timestamp_seconds",
+				"Unix time of a witness's last cosignature, as the witness says; 0 if it has not cosigned.", at, of)
+			s.gauge("attestd_witness_records", "Records of the tree that a witness has cosigned last.",
+				float64(one.Records), of)
+			s.gauge("attestd_witness_failing", "1 if a witness does not cosign, 0 otherwise.", oneIf(one.Fault != ""),
+				of)
+			s.gauge("attestd_witness_contradicts",
+				"1 if a witness has reported another history of the log, 0 otherwise.", oneIf(one.Contradicts), of)
+		}
 	}
 }

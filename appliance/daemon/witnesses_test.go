@@ -16,7 +16,7 @@ func TestTheMetricsOfWitnesses(t *testing.T) {
 	t.Parallel()
 	var status witness.Status
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(newWitnessMetrics(func() witness.Status { return status }))
+	registry.MustRegister(witnessMetrics(func() witness.Status { return status }))
 	collected := func() (all []string) {
 		families, err := registry.Gather()
 		if err != nil {
