@@ -20,6 +20,7 @@ func (a *Admin) webhookRoutes() []Route {
 		{Method: fiber.MethodDelete, Path: "/webhooks/:name", Handler: a.deleteWebhook},
 		{Method: fiber.MethodPost, Path: "/webhooks/:name/rotate", BodyLimit: adminBodyLimit, Handler: a.rotateWebhook},
 		{Method: fiber.MethodPost, Path: "/webhooks/:name/test", Handler: a.testWebhook},
+		{Method: fiber.MethodPost, Path: "/webhooks/:name/disable", Handler: a.disableWebhook},
 		{Method: fiber.MethodPost, Path: "/webhooks/:name/resume", Handler: a.resumeWebhook},
 		{Method: fiber.MethodGet, Path: "/webhooks/:name/deliveries", Handler: a.deliveries},
 		{Method: fiber.MethodPost, Path: "/webhooks/:name/deliveries/:id", Handler: a.redeliver},
@@ -113,12 +114,22 @@ func (a *Admin) deleteWebhook(c *fiber.Ctx) error {
 	})
 }
 
+func (a *Admin) disableWebhook(c *fiber.Ctx) error {
+	return a.switchWebhook(c, journal.EventWebhookDisabled, (*webhooks.Hooks).Disable)
+}
+
 func (a *Admin) resumeWebhook(c *fiber.Ctx) error {
+	return a.switchWebhook(c, journal.EventWebhookResumed, (*webhooks.Hooks).Resume)
+}
+
+// switchWebhook records that a webhook is disabled or enabled, then does it.
+func (a *Admin) switchWebhook(c *fiber.Ctx, kind journal.EventKind,
+	do func(*webhooks.Hooks, context.Context, string) error) error {
 	return a.onWebhooks(c, fiber.StatusOK, func(ctx context.Context, h *webhooks.Hooks, name string) (any, error) {
-		if err := a.recordWebhook(ctx, c, h, journal.EventWebhookResumed, name); err != nil {
+		if err := a.recordWebhook(ctx, c, h, kind, name); err != nil {
 			return nil, err
 		}
-		if err := h.Resume(ctx, name); err != nil {
+		if err := do(h, ctx, name); err != nil {
 			return nil, err
 		}
 		w, state, err := h.Webhook(ctx, name)

@@ -45,6 +45,12 @@ func (a *Admin) TestWebhook(ctx context.Context, name string) (made webhooks.Del
 	return made, err
 }
 
+// DisableWebhook makes a webhook send no events until ResumeWebhook.
+func (a *Admin) DisableWebhook(ctx context.Context, name string) (disabled webhooks.Status, err error) {
+	err = a.do(ctx, call{method: http.MethodPost, path: webhookPath(name) + "/disable", into: &disabled})
+	return disabled, err
+}
+
 // ResumeWebhook makes a webhook deliver again if it is disabled, and sends the events that wait at once.
 func (a *Admin) ResumeWebhook(ctx context.Context, name string) (resumed webhooks.Status, err error) {
 	err = a.do(ctx, call{method: http.MethodPost, path: webhookPath(name) + "/resume", into: &resumed})

@@ -39,8 +39,8 @@ func webhookMetrics(hooks *webhooks.Hooks) collector {
 	return func(s samples) {
 		for _, w := range hooks.Delivering() {
 			of := prometheus.Labels{"webhook": w.Name}
-			s.gauge("attestd_webhook_disabled", "1 if a webhook is disabled, 0 otherwise.",
-				oneIf(!w.Disabled.IsZero()), of)
+			s.gauge("attestd_webhook_disabled", "1 if attestd disabled a webhook, 0 otherwise.",
+				oneIf(!w.Disabled.IsZero() && !w.Operator), of)
 			failing := 0.0
 			if !w.Failing.IsZero() {
 				failing = max(0, time.Since(w.Failing).Seconds())

@@ -32,6 +32,9 @@ func checkWebhooks(ctx context.Context, p *subject) (findings []Finding) {
 func judgeWebhook(s webhooks.Status, now time.Time) Finding {
 	again := "correct the receiver, then run: attestd webhook redeliver " + s.Name
 	switch {
+	case s.Operator:
+		return ok("%s: an operator disabled it on %s; to enable it: attestd webhook enable %[1]s", s.Name,
+			text.Time(s.Disabled))
 	case !s.Disabled.IsZero():
 		return fail(again, "%s: disabled since %s: %s", s.Name, text.Time(s.Disabled), s.Reason)
 	case !s.Failing.IsZero() && now.Sub(s.Failing) > longestFailing:

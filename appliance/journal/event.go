@@ -47,7 +47,7 @@ const (
 	EventWebhookCreated  EventKind = "webhook_created"  // has name and url
 	EventWebhookRotated  EventKind = "webhook_rotated"  // has name
 	EventWebhookDeleted  EventKind = "webhook_deleted"  // has name and url
-	EventWebhookDisabled EventKind = "webhook_disabled" // has name and reason; by the daemon
+	EventWebhookDisabled EventKind = "webhook_disabled" // has name; and reason if the daemon did it
 	EventWebhookResumed  EventKind = "webhook_resumed"  // has name
 
 	// EventContradiction records that a witness has cosigned another history of the log; see Contradiction.

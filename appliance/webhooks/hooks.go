@@ -198,7 +198,7 @@ func (h *Hooks) reload(ctx context.Context) error {
 	h.mu.Unlock()
 	var all []sinks.Sink
 	for _, name := range slices.Sorted(maps.Keys(deliveries)) {
-		if d := deliveries[name]; d.state.Disabled.IsZero() {
+		if d := deliveries[name]; d.hook.Disabled.IsZero() && d.state.Disabled.IsZero() {
 			all = append(all, d.sink())
 		}
 	}
@@ -374,9 +374,20 @@ func (h *Hooks) Rotate(ctx context.Context, name string, overlap time.Duration) 
 	return h.change(ctx, name, func(w *Webhook) { w.rotate(h.opts.Now(), overlap) })
 }
 
+// Disable makes a webhook send no events until Resume, which sends those of the meantime, too. The appliance that
+// delivers may send events for a second more.
+func (h *Hooks) Disable(ctx context.Context, name string) error {
+	_, err := h.change(ctx, name, func(w *Webhook) {
+		if w.Disabled.IsZero() {
+			w.Disabled = h.opts.Now()
+		}
+	})
+	return err
+}
+
 // Resume makes a webhook deliver again if it is disabled, and sends the events that wait at once.
 func (h *Hooks) Resume(ctx context.Context, name string) error {
-	_, err := h.change(ctx, name, func(w *Webhook) { w.Resumed = h.opts.Now() })
+	_, err := h.change(ctx, name, func(w *Webhook) { w.Resumed, w.Disabled = h.opts.Now(), time.Time{} })
 	return err
 }
 

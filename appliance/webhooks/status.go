@@ -19,11 +19,15 @@ type Status struct {
 	Failures  uint64    `json:"failures"` // failed attempts
 	GivenUp   uint64    `json:"givenUp"`
 	Succeeded time.Time `json:"succeeded,omitzero"` // the last success
-	Failing   time.Time `json:"failing,omitzero"`   // the first failure since then
+	Failing   time.Time `json:"failing,omitzero"`   // the first failure since then; zero if an operator disabled the webhook
 	LastError string    `json:"lastError,omitempty"`
 	Disabled  time.Time `json:"disabled,omitzero"`
-	Reason    string    `json:"reason,omitempty"` // of Disabled
+	Reason    string    `json:"reason,omitempty"`     // of Disabled
+	Operator  bool      `json:"byOperator,omitempty"` // an operator disabled it, so it is not a failure
 }
+
+// ByOperator is the reason of a webhook that an operator disabled.
+const ByOperator = "an operator disabled it"
 
 // PublicKey verifies the v1a signatures of a webhook.
 type PublicKey struct {
@@ -54,6 +58,9 @@ func (w Webhook) Status(s State) Status {
 	status := Status{Request: w.Request, Created: w.Created, By: w.By, Keys: make([]PublicKey, len(w.Secrets)),
 		Waiting: len(s.Waiting), Delivered: s.Delivered, Failures: s.Failures, GivenUp: s.GivenUp,
 		Succeeded: s.Succeeded, Failing: s.Failing, LastError: s.LastError, Disabled: s.Disabled, Reason: s.Reason}
+	if !w.Disabled.IsZero() {
+		status.Disabled, status.Reason, status.Operator, status.Failing = w.Disabled, ByOperator, true, time.Time{}
+	}
 	for i, secret := range w.Secrets {
 		status.Keys[i] = PublicKey{secret.Public, secret.Until}
 	}

@@ -46,10 +46,11 @@ type Request struct {
 // Webhook is a webhook with its secrets.
 type Webhook struct {
 	Request
-	Created time.Time `json:"created"`
-	By      string    `json:"by,omitempty"` // who created it
-	Secrets []Secret  `json:"secrets"`      // newest first; each signs
-	Resumed time.Time `json:"resumed,omitzero"`
+	Created  time.Time `json:"created"`
+	By       string    `json:"by,omitempty"` // who created it
+	Secrets  []Secret  `json:"secrets"`      // newest first; each signs
+	Resumed  time.Time `json:"resumed,omitzero"`
+	Disabled time.Time `json:"disabled,omitzero"` // by an operator; State.Disabled is by attestd
 }
 
 // Secret signs deliveries in two ways.

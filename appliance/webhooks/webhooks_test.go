@@ -313,6 +313,44 @@ func TestAWebhookIsDisabledAfterThreeDaysAndResumed(t *testing.T) {
 	until(t, "enabled", func() bool { return statusOf(t, h, "siem").State() == webhooks.Works })
 }
 
+func TestAWebhookThatAnOperatorDisabledKeepsItsEventsAndIsNoFailure(t *testing.T) {
+	rig, to := newRig(t), newReceiver(t)
+	h := rig.start(t)
+	create(t, h, webhooks.Request{Name: "siem", URL: to.URL})
+	create(t, h, webhooks.Request{Name: "other", URL: to.URL + "/other"})
+	to.refuses(func(string) int { return http.StatusBadGateway })
+	waits := rig.event(t, "a")
+	until(t, "failing", func() bool { return statusOf(t, h, "siem").Waiting == 1 && statusOf(t, h, "other").Waiting == 1 })
+	check(t, h.Disable(t.Context(), "siem"))
+	delivering := func() (s webhooks.Status) {
+		for _, one := range h.Delivering() {
+			if one.Name == "siem" {
+				s = one
+			}
+		}
+		return s
+	}
+	until(t, "disabled", func() bool { return delivering().Operator })
+	stop(h)
+	to.refuses(nil)
+	rig.advance(100 * time.Hour)
+	h = rig.start(t)
+	meantime := rig.event(t, "a")
+	until(t, "sent to the other", func() bool { return statusOf(t, h, "other").Delivered == 2 })
+	s := delivering()
+	if s.State() != webhooks.Disabled || s.Reason != webhooks.ByOperator || !s.Failing.IsZero() || s.Waiting != 1 ||
+		s.Delivered != 0 {
+		t.Errorf("%+v", s)
+	}
+	check(t, h.Resume(t.Context(), "siem"))
+	until(t, "sent", func() bool { return statusOf(t, h, "siem").Delivered == 2 })
+	recent, err := h.Deliveries(t.Context(), "siem")
+	check(t, err)
+	if recent[0].ID != meantime || recent[1].ID != waits || delivering().State() != webhooks.Works {
+		t.Errorf("%+v, %s", recent, delivering().State())
+	}
+}
+
 func TestAnEventThatIsRefusedForThreeDaysIsGivenUpIfOthersAreAccepted(t *testing.T) {
 	rig, to := newRig(t), newReceiver(t)
 	h := rig.start(t)

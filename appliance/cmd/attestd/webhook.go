@@ -19,11 +19,11 @@ import (
 )
 
 func newWebhook(a *app) *cobra.Command {
-	return group("webhook", "Webhooks: create, list, test, rotate, delete, deliveries, redeliver",
+	return group("webhook", "Webhooks: create, list, test, rotate, disable, enable, delete, deliveries, redeliver",
 		`attestd posts the events of the journal to the URLs of webhooks, as Standard Webhooks (docs/webhooks.md). The daemon
 must run.`,
-		newWebhookCreate(a), newWebhookList(a), newWebhookTest(a), newWebhookRotate(a), newWebhookDelete(a),
-		newWebhookDeliveries(a), newWebhookRedeliver(a))
+		newWebhookCreate(a), newWebhookList(a), newWebhookTest(a), newWebhookRotate(a), newWebhookDisable(a),
+		newWebhookEnable(a), newWebhookDelete(a), newWebhookDeliveries(a), newWebhookRedeliver(a))
 }
 
 func newWebhookCreate(a *app) *cobra.Command {
@@ -144,6 +144,50 @@ has the signatures of both. If the secret was stolen, use --overlap 0s.`,
 	}
 	cmd.Flags().DurationVar(&overlap, "overlap", 24*time.Hour, "how long the previous secret signs, too; at most 720h")
 	return cmd
+}
+
+func newWebhookDisable(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:        "disable NAME",
+		SuggestFor: []string{"pause", "stop"},
+		Short:      "Send no events to a webhook until it is enabled",
+		Long: `Send no events to a webhook until "attestd webhook enable". Events that wait are kept, and the events of the
+meantime are sent afterwards, too. A webhook that an operator disabled is not a failure: no alert reports it.`,
+		Example: "  attestd webhook disable billing",
+		Args:    oneArg("NAME of the webhook"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withDaemon(cmd, "webhook disable", func(ctx context.Context, daemon *client.Admin) error {
+				s, err := daemon.DisableWebhook(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.print(s, func(w io.Writer) {
+					fmt.Fprintf(w, "The webhook %s is disabled. To enable it: attestd webhook enable %[1]s\n", s.Name)
+				})
+			})
+		},
+	}
+}
+
+func newWebhookEnable(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:        "enable NAME",
+		SuggestFor: []string{"resume", "start"},
+		Short:      "Enable a webhook that is disabled",
+		Long: `Enable a webhook that an operator or attestd disabled. The events that wait are sent at once, then those of the
+meantime.`,
+		Example: "  attestd webhook enable billing",
+		Args:    oneArg("NAME of the webhook"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withDaemon(cmd, "webhook enable", func(ctx context.Context, daemon *client.Admin) error {
+				s, err := daemon.ResumeWebhook(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.print(s, func(w io.Writer) { fmt.Fprintf(w, "The webhook %s is enabled.\n", s.Name) })
+			})
+		},
+	}
 }
 
 func newWebhookDelete(a *app) *cobra.Command {
