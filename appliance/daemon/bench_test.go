@@ -43,11 +43,11 @@ func BenchmarkWholeJournal(b *testing.B) {
 	source := archive.CopySource{Keys: file.Keys, Leaves: archive.LeavesOf(file.Journal), Verifier: key.Verifier}
 	none := func(int64, int64) {}
 	timed(b, records, "store copy --prepare to PostgreSQL", func() {
-		target.Verified, err = archive.Prepare(b.Context(), source, target, none)
+		target.Verified, err = archive.Prepare(b.Context(), source, target.CopyTarget, none)
 		check(b, err)
 	})
 	timed(b, records, "the last step", func() {
-		_, err := archive.Copy(b.Context(), source, target, none)
+		_, err := archive.Copy(b.Context(), source, target.CopyTarget, none)
 		check(b, err)
 	})
 	check(b, end())

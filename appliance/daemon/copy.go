@@ -15,6 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/appliance/journal"
+	"github.com/attestd/attestd/appliance/webhooks"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/postgres"
 )
@@ -25,10 +26,16 @@ const unfinishedCopy = archive.StoreFile + ".copy"
 // BoltDir returns the folder of a store that is named bolt:DATA_DIR.
 func BoltDir(ref string) (dir string, isFile bool) { return strings.CutPrefix(ref, "bolt:") }
 
-// CopyStore copies API keys and journal from one store into an empty one. Each is bolt:DATA_DIR or a database's URL.
-// See archive.Copy.
+// Copied is the content of a finished copy.
+type Copied struct {
+	archive.Copied
+	Webhooks int `json:"webhooks"`
+}
+
+// CopyStore copies API keys, webhooks and journal from one store into an empty one. Each is bolt:DATA_DIR or a
+// database's URL. See archive.Copy.
 func CopyStore(ctx context.Context, c *config.Config, from, to string,
-	progress func(done, total int64)) (copied archive.Copied, err error) {
+	progress func(done, total int64)) (copied Copied, err error) {
 	log, err := OpenLogHSM(c, nil, nil)
 	if err != nil {
 		return copied, err
@@ -46,7 +53,10 @@ func CopyStore(ctx context.Context, c *config.Config, from, to string,
 	}
 	defer func() { err = errors.Join(err, end()) }()
 	mark := preparedMark(c.DataDir)
-	if target.Verified, err = mark.of(ctx, to, source.LogKey, target); err != nil {
+	if target.Verified, err = mark.of(ctx, to, source.LogKey, target.CopyTarget); err != nil {
+		return copied, err
+	}
+	if copied.Webhooks, err = copyWebhooks(ctx, at(c, from), source.Database, at(c, to), target); err != nil {
 		return copied, err
 	}
 	if source.Database != nil {
@@ -62,12 +72,27 @@ func CopyStore(ctx context.Context, c *config.Config, from, to string,
 			return finish(ctx, checkpoint)
 		}
 	}
-	copied, err = archive.Copy(ctx, archive.CopySource{Keys: source.Keys, Leaves: archive.LeavesOf(source.Journal),
-		Verifier: source.LogKey.Verifier}, target, progress)
+	copied.Copied, err = archive.Copy(ctx, archive.CopySource{Keys: source.Keys,
+		Leaves: archive.LeavesOf(source.Journal), Verifier: source.LogKey.Verifier}, target.CopyTarget, progress)
 	if err == nil {
 		err = mark.remove()
 	}
 	return copied, err
+}
+
+// copyWebhooks makes the webhooks of the target those of the source, and returns their number. from is nil if the source
+// is a file.
+func copyWebhooks(ctx context.Context, source *config.Config, from *postgres.Store, target *config.Config,
+	to copyTarget) (int, error) {
+	var all []webhooks.Stored
+	_, err := asOwner(source, func() (_ *Store, err error) {
+		all, err = webhooks.Read(ctx, webhooksOf(source, from))
+		return nil, err
+	})
+	if err == nil {
+		_, err = asOwner(target, func() (*Store, error) { return nil, webhooks.Replace(ctx, to.webhooks, all) })
+	}
+	return len(all), err
 }
 
 // at returns the configuration of an appliance with another store.
@@ -114,27 +139,33 @@ func refuseLiveMembers(ctx context.Context, database *postgres.Store) error {
 	return nil
 }
 
+// copyTarget is the target of a copy, with its webhooks.
+type copyTarget struct {
+	archive.CopyTarget
+	webhooks webhooks.Store
+}
+
 // openTarget opens an empty store, or one with an unfinished copy.
-func openTarget(c *config.Config, ref string, key journal.LogKey) (archive.CopyTarget, func() error, error) {
+func openTarget(c *config.Config, ref string, key journal.LogKey) (copyTarget, func() error, error) {
 	if dir, isFile := BoltDir(ref); isFile {
 		return openFileTarget(c, dir, key)
 	}
 	store, err := postgres.Open(ref, postgres.Options{Signer: key.Signer, Verifier: key.Verifier, Copying: true})
 	if err != nil {
-		return archive.CopyTarget{}, nil, err
+		return copyTarget{}, nil, err
 	}
-	return archive.CopyTarget{
+	return copyTarget{archive.CopyTarget{
 		Keys: store.Keys(), Journal: store.Journal(), Import: store.Import, Finish: store.FinishCopy,
 		Tree: func(ctx context.Context) (tlog.Tree, error) {
 			head, err := store.Copied(ctx)
 			return tlog.Tree{N: head.Size, Hash: head.Root}, err
 		},
-	}, store.Close, nil
+	}, store.Webhooks()}, store.Close, nil
 }
 
 // openFileTarget writes the copy under another name. The finished copy gets the name of the store.
 func openFileTarget(c *config.Config, dir string,
-	key journal.LogKey) (t archive.CopyTarget, end func() error, err error) {
+	key journal.LogKey) (t copyTarget, end func() error, err error) {
 	name, unfinished := filepath.Join(dir, archive.StoreFile), filepath.Join(dir, unfinishedCopy)
 	if files.Exists(name) {
 		return t, nil, fmt.Errorf("%s exists: the target of a copy must be an empty store", name)
@@ -156,7 +187,7 @@ func openFileTarget(c *config.Config, dir string,
 		}
 		return t, nil, err
 	}
-	return archive.CopyTarget{
+	return copyTarget{archive.CopyTarget{
 		Keys: store.Keys(), Journal: store.Journal(), Import: store.Import,
 		Tree: func(ctx context.Context) (tlog.Tree, error) {
 			return archive.TreeOf(ctx, store.Journal(), key.Verifier)
@@ -168,7 +199,7 @@ func openFileTarget(c *config.Config, dir string,
 			}
 			return errors.Join(os.Remove(unfinished), files.SyncFolder(dir))
 		},
-	}, store.Close, nil
+	}, webhooksOf(at(c, "bolt:"+dir), nil)}, store.Close, nil
 }
 
 // bringLogKey puts the log key into the folder of a copy, unless it is there.

@@ -46,11 +46,11 @@ func PrepareCopy(ctx context.Context, c *config.Config, from, to string, running
 	}
 	defer func() { err = errors.Join(err, end()) }()
 	mark := preparedMark(c.DataDir)
-	if target.Verified, err = mark.of(ctx, to, key, target); err != nil {
+	if target.Verified, err = mark.of(ctx, to, key, target.CopyTarget); err != nil {
 		return tree, err
 	}
-	if tree, err = archive.Prepare(ctx, archive.CopySource{Leaves: running, Verifier: key.Verifier}, target,
-		progress); err != nil {
+	if tree, err = archive.Prepare(ctx, archive.CopySource{Leaves: running, Verifier: key.Verifier},
+		target.CopyTarget, progress); err != nil {
 		return tree, err
 	}
 	return tree, mark.write(c, to, key, tree)

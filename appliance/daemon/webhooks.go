@@ -7,20 +7,27 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/webhooks"
+	"github.com/attestd/attestd/store/postgres"
 )
 
 // webhooksFolder is the folder in data_dir with the webhooks of an appliance whose store is a file.
 const webhooksFolder = "webhooks"
 
+// webhooksOf returns the webhooks in the database, or without one those in data_dir.
+func webhooksOf(c *config.Config, database *postgres.Store) webhooks.Store {
+	if database != nil {
+		return database.Webhooks()
+	}
+	return webhooks.NewFolder(filepath.Join(c.DataDir, webhooksFolder))
+}
+
 // deliverWebhooks starts to deliver the journal's events to webhooks. end stops it.
 func (r *running) deliverWebhooks() (end func()) {
-	var store webhooks.Store = webhooks.NewFolder(filepath.Join(r.config.DataDir, webhooksFolder))
-	if r.store.Database != nil {
-		store = r.store.Database.Webhooks()
-	}
 	r.webhooks = webhooks.Start(webhooks.Options{
-		Store: store, Journal: r.store.Journal, Verifier: r.store.LogKey.Verifier, Keys: r.store.Keys, Events: r.events,
+		Store: webhooksOf(r.config, r.store.Database), Journal: r.store.Journal, Verifier: r.store.LogKey.Verifier,
+		Keys: r.store.Keys, Events: r.events,
 		Sender: webhooks.NewSender(webhooks.SenderOptions{Networks: r.config.Webhooks.AllowNetworks,
 			PlainHTTP: r.config.Webhooks.AllowPlainHTTP, Version: r.options.Version, Now: time.Now}),
 		Logger: r.logger, Now: time.Now,

@@ -184,9 +184,9 @@ func newStoreCopy(a *app) *cobra.Command {
 	var prepare bool
 	cmd := &cobra.Command{
 		Use:   "copy [--from STORE] [--to STORE]",
-		Short: "Copy API keys and journal from one store into an empty one",
-		Long: `Copy API keys and journal from one store into an empty one, in either direction, as they are: the tree stays
-the same. A store is bolt:DATA_DIR or a database's URL. If you give only one of --from and --to, the other is the
+		Short: "Copy API keys, webhooks and journal from one store into an empty one",
+		Long: `Copy API keys, webhooks and journal from one store into an empty one, in either direction, as they are: the tree
+stays the same, and each webhook continues at its position. A store is bolt:DATA_DIR or a database's URL. If you give only one of --from and --to, the other is the
 store of the configuration. No appliance may use the source during the copy, because the copy would lack its new
 attestations.
 
@@ -273,6 +273,9 @@ func (a *app) copyStore(ctx context.Context, from, to string) error {
 	return a.print(copied, func(w io.Writer) {
 		fmt.Fprintf(w, "%d records and %d API keys are copied and verified: root hash %s.\n", copied.Records,
 			copied.Keys, copied.RootHash)
+		if copied.Webhooks > 0 {
+			fmt.Fprintf(w, "%d webhooks are copied, with the events that wait.\n", copied.Webhooks)
+		}
 		if copied.Resumed > 0 {
 			fmt.Fprintf(w, "%d of the records are from an earlier run.\n", copied.Resumed)
 		}
