@@ -25,7 +25,22 @@ import (
 	"github.com/attestd/attestd/appliance"
 )
 
-// examples are the languages of the programs in docs/integrating.md. Each function turns a program in a folder into a
+// nodeTypes declares what the programs use of Node.js.
+const nodeTypes = `declare const process: { argv: string[]; env: Record<string, string | undefined> }
+type Buffer = Uint8Array
+declare module "node:fs" {
+  function existsSync(path: string): boolean
+  function readFileSync(path: string, encoding: "utf8"): string
+  function writeFileSync(path: string, text: string): void
+}
+declare module "node:http" {
+  type Request = { headers: Record<string, string | string[] | undefined>; setEncoding(encoding: "utf8"): AsyncIterable<string> }
+  type Response = { writeHead(status: number): Response; end(text?: string): void }
+  function createServer(on: (request: Request, response: Response) => void): { listen(port: number, host: string): void }
+}
+`
+
+// examples are the languages of the programs in docs/integrating.md and docs/events.md. Each function turns a program in a folder into a
 // command.
 var examples = map[string]func(t *testing.T, folder, source string) (command []string){
 	"ts": func(t *testing.T, folder, source string) []string {
@@ -35,8 +50,7 @@ var examples = map[string]func(t *testing.T, folder, source string) (command []s
 		}
 		clienttest.Require(t, "node", "install Node.js 18 or later (make deps)")
 		clienttest.Require(t, compiler, "make clients")
-		written(t, folder, "node.d.ts",
-			"declare const process: { argv: string[]; env: Record<string, string | undefined> }\n")
+		written(t, folder, "node.d.ts", nodeTypes)
 		file := written(t, folder, "example.mts", source)
 		built(t, "node", compiler, "--strict", "--target", "es2022", "--module", "es2022", "--moduleResolution",
 			"bundler", "--lib", "es2022,dom",
@@ -75,16 +89,17 @@ func built(t *testing.T, program string, arguments ...string) {
 	}
 }
 
-// exampleIn returns the only block of docs/integrating.md in a language.
-func exampleIn(t *testing.T, language string) string {
+// exampleIn returns the only block in a language of a document, after a heading.
+func exampleIn(t *testing.T, document, heading, language string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../../docs/integrating.md")
+	text, err := os.ReadFile("../../../docs/" + document)
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```").FindAllStringSubmatch(string(text), -1)
+	_, after, _ := strings.Cut(string(text), "\n"+heading+"\n")
+	blocks := regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```").FindAllStringSubmatch(after, -1)
 	if len(blocks) != 1 {
-		t.Fatalf("docs/integrating.md has %d blocks of %s, want one", len(blocks), language)
+		t.Fatalf("docs/%s has %d blocks of %s after %s, want one", document, len(blocks), language, heading)
 	}
 	return blocks[0][1]
 }
@@ -161,7 +176,7 @@ func TestIntegratorsExamplesWork(t *testing.T) {
 	for language, prepare := range examples {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
-			command := prepare(t, t.TempDir(), exampleIn(t, language))
+			command := prepare(t, t.TempDir(), exampleIn(t, "integrating.md", "## The examples", language))
 			for _, c := range []struct {
 				name     string
 				first    []http.HandlerFunc
@@ -256,7 +271,7 @@ func TestTheClientsExampleIsThatOfTheDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := strings.NewReplacer("package main\n", "package client_test\n", "func main() {",
-		"func Example() {").Replace(exampleIn(t, "go"))
+		"func Example() {").Replace(exampleIn(t, "integrating.md", "## The examples", "go"))
 	if string(example) != want {
 		t.Errorf("api/client/example_test.go is not the block of docs/integrating.md, but for package and main")
 	}
