@@ -18,6 +18,8 @@ func indexerMetrics(x *indexer.Indexer) collector {
 			s.counter("attestd_indexer_events_total", "Events of the chain that were read.", uint64(c.Events), of)
 			s.counter("attestd_indexer_refused_total",
 				"Events that were left out, because what they refer to is unknown.", uint64(c.Refused), of)
+			s.counter("attestd_indexer_undone_total",
+				"Ranges of blocks that were undone after reorganisations of the chain.", uint64(c.Undone), of)
 			for _, rpc := range c.RPCs {
 				of := with(of, "rpc", rpc.URL)
 				s.gauge("attestd_indexer_rpc_up", "1 if the RPC's last call succeeded, 0 otherwise.",

@@ -1,6 +1,8 @@
 package health
 
 import (
+	"cmp"
+
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/appliance/index/indexer"
 	"github.com/attestd/attestd/appliance/text"
@@ -9,7 +11,8 @@ import (
 // IndexedChain rates a chain of indexer.chains. Attestations do not need the indexer, so it warns at most.
 func IndexedChain(c indexer.Status) (all []Finding) {
 	if c.Error != "" {
-		all = append(all, Warning("check rpcs and core in indexer.chains; the log names the remedy: journalctl -u attestd",
+		all = append(all, Warning(cmp.Or(c.Remedy,
+			"check rpcs and core in indexer.chains; the log names the remedy: journalctl -u attestd"),
 			"%s: cannot be read since block %d: %s", c.ID, c.Indexed, text.OneLine(c.Error)))
 	}
 	for _, rpc := range c.RPCs {

@@ -38,6 +38,7 @@ var (
 // Node is a node with its own chain. It mines only on demand.
 type Node struct {
 	URL    string
+	eth    *eth.Ethereum
 	beacon *catalyst.SimulatedBeacon
 	client *ethclient.Client
 	key    *ecdsa.PrivateKey // pays for transactions
@@ -85,7 +86,7 @@ func NewChain(t testing.TB, id int64) *Node {
 	beacon, err := catalyst.NewSimulatedBeacon(0, common.Address{}, backend)
 	check(t, err)
 	check(t, beacon.Fork(backend.BlockChain().GetCanonicalHash(0)))
-	return &Node{URL: stack.HTTPEndpoint(), beacon: beacon, client: ethclient.NewClient(stack.Attach()), key: key}
+	return &Node{URL: stack.HTTPEndpoint(), eth: backend, beacon: beacon, client: ethclient.NewClient(stack.Attach()), key: key}
 }
 
 func check(t testing.TB, err error) {
@@ -108,6 +109,14 @@ func (n *Node) Head(t testing.TB) uint64 {
 	number, err := n.client.BlockNumber(context.Background())
 	check(t, err)
 	return number
+}
+
+// Hash returns the hash of the newest block.
+func (n *Node) Hash(t testing.TB) string {
+	t.Helper()
+	header, err := n.client.HeaderByNumber(context.Background(), nil)
+	check(t, err)
+	return header.Hash().String()
 }
 
 // SetAttestor sets the attestor of Contract.
@@ -161,6 +170,13 @@ func (n *Node) call(to appliance.Address, data []byte) ([]byte, error) {
 // Reorganise replaces the newest blocks by empty ones and adds one more.
 func (n *Node) Reorganise(t testing.TB, blocks uint64) {
 	t.Helper()
+	n.Rewind(t, blocks)
+	n.Mine(int(blocks) + 1)
+}
+
+// Rewind removes the newest blocks. Later blocks have other hashes and later times.
+func (n *Node) Rewind(t testing.TB, blocks uint64) {
+	t.Helper()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	ctx := context.Background()
@@ -169,8 +185,8 @@ func (n *Node) Reorganise(t testing.TB, blocks uint64) {
 	parent, err := n.client.HeaderByNumber(ctx, new(big.Int).SetUint64(head-blocks))
 	check(t, err)
 	check(t, n.beacon.Fork(parent.Hash()))
-	n.beacon.Rollback() // otherwise the transactions are mined again
-	n.Mine(int(blocks) + 1)
+	check(t, n.eth.TxPool().Sync()) // the pool has the removed transactions again
+	n.beacon.Rollback()             // otherwise they are mined again
 	n.nonce, err = n.client.NonceAt(ctx, crypto.PubkeyToAddress(n.key.PublicKey), nil)
 	check(t, err)
 }

@@ -78,7 +78,7 @@ func writeIndexed(w io.Writer, c indexer.Status) {
 		{"chain", c.ID}, {"head", strconv.FormatUint(c.Head, 10)}, {"indexed", strconv.FormatUint(c.Indexed, 10)},
 		{"lag", lag}, {"events", strconv.FormatUint(c.Events, 10)},
 		{"rate", fmt.Sprintf("%.1f blocks/s, %.1f events/s", c.BlockRate, c.EventRate)}, {"rescan", rescan},
-		{"left out", refused}, {"error", problem},
+		{"left out", refused}, {"error", problem}, {"code", c.Code}, {"remedy", c.Remedy},
 	}
 	for _, rpc := range c.RPCs {
 		state := fmt.Sprintf("%s, block %d", rpc.URL, rpc.Head)
@@ -101,7 +101,8 @@ func newIndexerRescan(a *app) *cobra.Command {
 		Short: "Read blocks of a chain again",
 		Long: `Read blocks of a chain again, and write their rows again. The command returns at once; 'attestd indexer status'
 shows the progress, which a restart does not lose. A later rescan of the same chain replaces an unfinished one.
-Rows that the blocks no longer have are not removed.`,
+Rows that the blocks no longer have are not removed, except after the error chain_reorganised: then the chain is undone
+from the first of these blocks on, and read anew.`,
 		Example: "  attestd indexer rescan --chain ethereum.1 --from 22236429 --to 22300000",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -49,12 +49,13 @@ func (s *source) identify(ctx context.Context, chainID, core string) error {
 		return err
 	}
 	if id != chainID {
-		return &Contradiction{fmt.Sprintf("the RPC serves chain %s, not %s", id, chainID),
-			"correct id or rpcs in indexer.chains"}
+		return &Contradiction{Text: fmt.Sprintf("the RPC serves chain %s, not %s", id, chainID),
+			Remedy: "correct id or rpcs in indexer.chains"}
 	}
 	has, err := s.node.hasCore(ctx)
 	if err == nil && !has {
-		err = &Contradiction{fmt.Sprintf("no contract exists at %s", core), "correct core in indexer.chains"}
+		err = &Contradiction{Text: fmt.Sprintf("no contract exists at %s", core),
+			Remedy: "correct core in indexer.chains"}
 	}
 	return err
 }
@@ -158,7 +159,8 @@ func (s *source) judge(now time.Time, err error) {
 	})
 }
 
-// query is a range of blocks and the last block that was read before, whose hash must not have changed.
+// query is a range of blocks and the last block that was read before, whose hash must not have changed. If last is below
+// first, only that hash is compared.
 type query struct {
 	first, last uint64
 	check       *chain.Block // nil if none was read
@@ -167,19 +169,24 @@ type query struct {
 // agree returns the events on which more than half of the RPCs agree. An RPC with other events is counted as
 // disagreeing.
 //
-// Errors: a Contradiction if they agree that the block of q.check has another hash now; an error for which
+// Errors: errReorganised if they agree that the block of q.check has another hash now; an error for which
 // chain.TooLarge is true if a smaller range may succeed.
 func (r *reader) agree(ctx context.Context, q query) (*answer, error) {
 	results := r.each(func(s *source) (found result, err error) {
-		found.same = true
-		if q.check != nil {
-			block, err := s.node.Block(ctx, q.check.Number)
-			if err != nil {
+		if q.first <= q.last {
+			if found.answer, err = s.node.read(ctx, q.first, q.last); err != nil {
 				return found, err
 			}
-			found.same = block.Hash == q.check.Hash
 		}
-		found.answer, err = s.node.read(ctx, q.first, q.last)
+		if q.check == nil {
+			found.same = true
+			return found, nil
+		}
+		// after the events, so that none of another branch follow this block
+		block, err := s.node.Block(ctx, q.check.Number)
+		if found.same = block.Hash == q.check.Hash; !found.same {
+			found.answer = answer{}
+		}
 		return found, err
 	})
 	votes := make(map[vote]int)
@@ -201,11 +208,7 @@ func (r *reader) agree(ctx context.Context, q query) (*answer, error) {
 	case agreed == nil:
 		return nil, r.disagreement(q, results, votes)
 	case !agreed.same:
-		return nil, &Contradiction{
-			fmt.Sprintf(
-				"block %d of chain %s was %s and has another hash now: the chain was reorganised below what is "+
-					"indexed", q.check.Number, r.ID, q.check.Hash),
-			"delete replica.db while attestd is stopped, and set more confirmations in indexer.chains"}
+		return nil, errReorganised
 	}
 	return &agreed.answer, nil
 }
@@ -226,6 +229,9 @@ var errDisagrees = errors.New("its events differ from those of other RPCs")
 
 // disagreement returns why no answer has a quorum.
 func (r *reader) disagreement(q query, results []outcome, votes map[vote]int) error {
+	if len(votes) > 1 && q.first > q.last {
+		return fmt.Errorf("the RPCs disagree on block %d", q.last)
+	}
 	if len(votes) > 1 {
 		return fmt.Errorf("the RPCs disagree on the events of blocks %d to %d", q.first, q.last)
 	}

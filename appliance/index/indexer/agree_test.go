@@ -138,23 +138,6 @@ func TestARangeThatARPCRefusesIsHalved(t *testing.T) {
 	sameRows(t, rowsOf(t, idx, index.PacketType, index.TransferType), expected(t, all))
 }
 
-// TestAReorganisationBelowWhatIsIndexedIsShown replaces indexed blocks. The indexer stops: the confirmations were too
-// few.
-func TestAReorganisationBelowWhatIsIndexedIsShown(t *testing.T) {
-	t.Parallel()
-	a, b := newWorld(t)
-	exchange(t, a, b, 20)
-	x := newIndexer(t, openIndex(t), chainsOf(a, b))
-	run(t, x)
-	caughtUp(t, x, a, b)
-	a.Reorganise(t, 2)
-	eventually(t, "the reorganisation is shown", func() bool {
-		return strings.Contains(x.Status()[0].Error, "the chain was reorganised below what is indexed")
-	})
-	b.Mine(1)
-	eventually(t, "the other chain is read", func() bool { return x.Status()[1].Indexed == b.Head(t) })
-}
-
 // TestConfirmations reads a block when enough others are on top of it, or when it is final.
 func TestConfirmations(t *testing.T) {
 	t.Parallel()

@@ -37,13 +37,15 @@ type book struct {
 	updates     map[string]*index.Trace // by chain and client: the newest update
 	positions   map[string]string       // for index.Batch
 
-	refused []string // why events were left out
-	count   int      // events that became part of rows
+	removed []index.RowID // packets and transfers to remove
+	refused []string      // why events were left out
+	count   int           // events that became part of rows
 }
 
 // entry is a row. exists is false if the index lacks it, and changed is true if it must be written.
 type entry[R any] struct {
 	row             R
+	old             R // as the index has it
 	exists, changed bool
 }
 
@@ -86,6 +88,7 @@ func find[R any](cache map[string]*entry[R], key string, query func() ([]index.R
 		if err := rows[0].Decode(&e.row); err != nil {
 			return nil, err
 		}
+		e.old = e.row
 	}
 	cache[key] = e
 	return e, nil
@@ -367,19 +370,33 @@ func (b *book) lastUpdate(ctx context.Context, chain string, channel uint32) (*i
 	return at, nil
 }
 
-// batch returns the rows and positions to write.
-func (b *book) batch() (batch index.Batch, err error) {
+// batch returns the rows and positions to write, and how to undo them. Undo.Before is left to the caller.
+func (b *book) batch(ctx context.Context) (batch index.Batch, u undo, err error) {
+	for name := range b.positions {
+		before, _, err := b.snap.Position(ctx, name)
+		if err != nil {
+			return batch, u, err
+		}
+		u.Positions = withPosition(u.Positions, name, before)
+	}
 	for hash, steps := range b.waiting {
 		if len(steps) == 0 {
 			b.positions[waitingName(hash)] = ""
 		} else if err := b.setPosition(waitingName(hash), steps); err != nil {
-			return batch, err
+			return batch, u, err
 		}
 	}
-	batch.Positions = b.positions
-	batch.Rows = appendTable(b, batch.Rows, "client", b.clients)
-	batch.Rows = appendTable(b, batch.Rows, "connection", b.connections)
-	batch.Rows = appendTable(b, batch.Rows, "channel", b.channels)
+	batch.Positions, batch.Removed = b.positions, b.removed
+	u.Packets = slices.Sorted(maps.Keys(b.packets))
+	for _, add := range []error{
+		appendTable(b, &batch, &u, "client", b.clients),
+		appendTable(b, &batch, &u, "connection", b.connections),
+		appendTable(b, &batch, &u, "channel", b.channels),
+	} {
+		if add != nil {
+			return batch, u, add
+		}
+	}
 	// in the order of sort_order, in which the store writes fastest
 	changed := slices.DeleteFunc(slices.Collect(maps.Values(b.packets)),
 		func(e *entry[index.Packet]) bool { return !e.changed })
@@ -392,7 +409,7 @@ func (b *book) batch() (batch index.Batch, err error) {
 			batch.Rows = b.appendRow(batch.Rows, "transfer of packet "+e.row.PacketHash, t)
 		}
 	}
-	return batch, nil
+	return batch, u, nil
 }
 
 // appendRow appends a row. A row that an index cannot hold, such as one with a packet of many megabytes, is left out,
@@ -406,13 +423,27 @@ func (b *book) appendRow(rows []index.Row, name string, value any) []index.Row {
 	return append(rows, row)
 }
 
-func appendTable[R any](b *book, rows []index.Row, name string, changed map[string]*entry[R]) []index.Row {
-	for _, key := range slices.Sorted(maps.Keys(changed)) {
-		if e := changed[key]; e.changed {
-			rows = b.appendRow(rows, name+" "+key, e.row)
+func appendTable[R any](b *book, batch *index.Batch, u *undo, name string, entries map[string]*entry[R]) error {
+	for _, key := range slices.Sorted(maps.Keys(entries)) {
+		e := entries[key]
+		if !e.changed {
+			continue
 		}
+		n := len(batch.Rows)
+		if batch.Rows = b.appendRow(batch.Rows, name+" "+key, e.row); len(batch.Rows) == n {
+			continue
+		}
+		if !e.exists {
+			u.Added = append(u.Added, string(batch.Rows[n].AppendLine(nil)))
+			continue
+		}
+		old, err := index.NewRow(e.old)
+		if err != nil {
+			return err
+		}
+		u.Rows = append(u.Rows, string(old.AppendLine(nil)))
 	}
-	return rows
+	return nil
 }
 
 // names are the universal chain ids of the chains that a client may follow.

@@ -122,6 +122,8 @@ type progress struct {
 	Read  uint64      `json:"read"`  // events read so far
 	// Refused counts events that did not fit, such as those on a channel that was opened before FromBlock.
 	Refused uint64 `json:"refused"`
+	// Kept are the last blocks of the ranges that can be undone, in their order. See undoName.
+	Kept []uint64 `json:"kept,omitempty"`
 }
 
 // Range is a range of blocks.
@@ -130,38 +132,57 @@ type Range struct {
 	To   uint64 `json:"to"`
 }
 
-// write adds the events of a range and the new progress to the index. rest, which may be nil, is what is left of a
-// rescan after it.
-func (x *Indexer) write(ctx context.Context, r *reader, events []Event, to progress, rescan bool,
-	rest *Range) (refused []string, err error) {
+// reading is a range of blocks that was read.
+type reading struct {
+	last     uint64 // block
+	events   []Event
+	to       progress // after it
+	undoable bool     // what it changes is kept, so that it can be undone
+	rescan   bool
+	rest     *Range // what is left of the rescan after it; nil if nothing is
+}
+
+// write adds the events of a range and the new progress to the index. It returns the progress as written, and why
+// events were left out.
+func (x *Indexer) write(ctx context.Context, r *reader, read reading) (to progress, refused []string, err error) {
 	x.writing.Lock()
 	defer x.writing.Unlock()
 	var batch index.Batch
+	to = read.to
 	err = x.o.Index.View(ctx, func(snap index.Snapshot) error {
-		b := newBook(snap, x, rescan)
-		for i := range events {
-			if err := b.add(ctx, &events[i]); err != nil {
+		b := newBook(snap, x, read.rescan)
+		for i := range read.events {
+			if err := b.add(ctx, &read.events[i]); err != nil {
 				return err
 			}
 		}
-		if batch, err = b.batch(); err != nil {
+		var u undo
+		if batch, u, err = b.batch(ctx); err != nil {
 			return err
 		}
 		refused = b.refused
+		if read.rescan {
+			err = r.extendUndo(ctx, snap, &batch, u.Packets, read.last)
+		} else {
+			err = r.keepUndo(&batch, &u, &to, read.undoable)
+		}
+		if err != nil {
+			return err
+		}
 		status, err := snap.Status(ctx)
 		batch.Index = status.ID
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return to, nil, err
 	}
 	to.Refused += uint64(len(refused))
-	if rescan {
+	if read.rescan {
 		text := ""
-		if rest != nil {
-			raw, err := json.Marshal(rest)
+		if read.rest != nil {
+			raw, err := json.Marshal(read.rest)
 			if err != nil {
-				return nil, err
+				return to, nil, err
 			}
 			text = string(raw)
 		}
@@ -169,17 +190,17 @@ func (x *Indexer) write(ctx context.Context, r *reader, events []Event, to progr
 	} else {
 		row, err := index.NewRow(r.row(to))
 		if err != nil {
-			return nil, err
+			return to, nil, err
 		}
 		batch.Rows = append(batch.Rows, row)
 	}
 	raw, err := json.Marshal(to)
 	if err != nil {
-		return nil, err
+		return to, nil, err
 	}
 	batch.Positions[progressName(r.ID)] = string(raw)
 	_, err = x.o.Index.Write(ctx, batch)
-	return refused, err
+	return to, refused, err
 }
 
 // row returns the chain's row.

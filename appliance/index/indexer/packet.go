@@ -162,6 +162,57 @@ func (s *step) update(p *index.Packet, position int) {
 	}
 }
 
+// stepsOf returns the steps that a packet has taken.
+func stepsOf(p *index.Packet) (steps []*step) {
+	add := func(kind Kind, position, update int, channel *int32, s step) {
+		at := p.Traces[position]
+		if at.Height == nil || channel == nil {
+			return
+		}
+		at.Type = ""
+		s.Kind, s.At, s.Channel = kind, at, uint32(*channel)
+		if update != 0 && p.Traces[update].Height != nil {
+			s.Update = new(p.Traces[update])
+			s.Update.Type = ""
+		}
+		steps = append(steps, &s)
+	}
+	add(PacketRecv, atRecv, atSendUpdate, p.DestinationChannelID,
+		step{Maker: textOf(p.RecvMaker), MakerMessage: textOf(p.RecvMakerMsg)})
+	add(WriteAck, atWriteAck, 0, p.DestinationChannelID, step{Acknowledgement: textOf(p.Acknowledgement)})
+	add(PacketAck, atAck, atAckUpdate, p.SourceChannelID,
+		step{Maker: textOf(p.AckMaker), Acknowledgement: textOf(p.Acknowledgement)})
+	if p.PacketTimeoutHeight != nil && p.SourceChannelID != nil {
+		steps = append(steps, &step{Kind: PacketTimeout, Channel: uint32(*p.SourceChannelID),
+			Maker: textOf(p.PacketTimeoutMaker), At: index.Trace{UniversalChainID: p.SourceUniversalChainID,
+				Timestamp: p.PacketTimeoutTimestamp, BlockHash: p.PacketTimeoutBlockHash,
+				Height: p.PacketTimeoutHeight, TransactionHash: p.PacketTimeoutTransactionHash}})
+	}
+	return steps
+}
+
+func textOf(text *string) string {
+	if text == nil {
+		return ""
+	}
+	return *text
+}
+
+// forget takes all steps out of a packet, so that it is only sent.
+func forget(p *index.Packet) {
+	sent := p.Traces[atSend]
+	p.Traces = newTraces(p.SourceUniversalChainID, p.DestUniversalChainID)
+	p.Traces[atSend] = sent
+	p.RecvTimestamp, p.RecvBlockHash, p.RecvHeight, p.RecvTransactionHash = nil, nil, nil, nil
+	p.RecvMaker, p.RecvMakerMsg = nil, nil
+	p.WriteAckTimestamp, p.WriteAckBlockHash, p.WriteAckHeight, p.WriteAckTransactionHash = nil, nil, nil, nil
+	p.AckTimestamp, p.AckBlockHash, p.AckHeight, p.AckTransactionHash, p.AckMaker = nil, nil, nil, nil, nil
+	p.PacketTimeoutTimestamp, p.PacketTimeoutBlockHash, p.PacketTimeoutHeight = nil, nil, nil
+	p.PacketTimeoutTransactionHash, p.PacketTimeoutMaker = nil, nil
+	p.Acknowledgement, p.Success = nil, nil
+	settle(p)
+}
+
 // acknowledge records the acknowledgement and the success that it reports.
 func acknowledge(p *index.Packet, text string) {
 	p.Acknowledgement = new(text)

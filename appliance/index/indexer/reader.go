@@ -31,6 +31,7 @@ type reader struct {
 	identified time.Time
 	told       string // the last error logged
 	lines      int    // log lines about refused events so far
+	undone     int    // ranges so far
 
 	mu    sync.Mutex
 	state Status // guarded by mu
@@ -42,6 +43,7 @@ const (
 	leastWait    = 250 * time.Millisecond
 	checkEvery   = time.Minute // between two checks of chain id and code
 	refusedLines = 20          // lines about refused events in the log
+	undoneLines  = 20          // lines about undone ranges in the log
 )
 
 func newReader(x *Indexer, c Chain, nodes []node) *reader {
@@ -96,14 +98,19 @@ func (r *reader) note(err error) {
 	if err != nil {
 		text = err.Error()
 	}
-	r.change(func(s *Status) { s.Error = text })
-	changed := new(Contradiction)
+	changed, _ := errors.AsType[*Contradiction](err)
+	r.change(func(s *Status) {
+		s.Error, s.Code, s.Remedy = text, "", ""
+		if changed != nil {
+			s.Code, s.Remedy = changed.Code, changed.Remedy
+		}
+	})
 	switch {
 	case text == r.told:
 		return
 	case err == nil:
 		r.log.Info("indexer: the chain is read again")
-	case errors.As(err, &changed):
+	case changed != nil:
 		r.log.Error("indexer: "+text, "remedy", changed.Remedy)
 	default:
 		r.log.Warn("indexer: the chain cannot be read and is retried", "error", text)
@@ -112,7 +119,10 @@ func (r *reader) note(err error) {
 }
 
 // Contradiction is an error that a retry does not end.
-type Contradiction struct{ Text, Remedy string }
+type Contradiction struct {
+	Text, Remedy string
+	Code         string // for programs; may be empty
+}
 
 // Error returns the text.
 func (c *Contradiction) Error() string { return c.Text }
@@ -132,17 +142,19 @@ func (r *reader) load(ctx context.Context) error {
 			}
 		}
 		if !strings.EqualFold(r.at.Core, r.core()) {
-			return &Contradiction{fmt.Sprintf("chain %s was read from the core contract %s, not %s", r.ID, r.at.Core,
-				r.core()), "correct core in indexer.chains, or delete replica.db while attestd is stopped"}
+			return &Contradiction{Text: fmt.Sprintf("chain %s was read from the core contract %s, not %s", r.ID,
+				r.at.Core, r.core()),
+				Remedy: "correct core in indexer.chains, or delete replica.db while attestd is stopped"}
 		}
+		var again *Range
 		text, found, err = snap.Position(ctx, rescanName(r.ID))
 		if err == nil && found {
-			again := new(Range)
-			if err = json.Unmarshal([]byte(text), again); err == nil {
-				r.mu.Lock()
-				r.again = again
-				r.mu.Unlock()
-			}
+			err = json.Unmarshal([]byte(text), &again)
+		}
+		if err == nil {
+			r.mu.Lock()
+			r.again = again
+			r.mu.Unlock()
 		}
 		r.loaded = err == nil
 		r.reached()
@@ -177,7 +189,7 @@ func (r *reader) step(ctx context.Context) (more bool, err error) {
 		}
 		r.identified = now
 	}
-	if again := r.asked(); again != nil {
+	if again := r.asked(); again != nil && r.begun && again.To <= r.at.Block.Number {
 		return true, r.readAgain(ctx, *again)
 	}
 	safe, ok, err := r.head(ctx)
@@ -190,15 +202,22 @@ func (r *reader) step(ctx context.Context) (more bool, err error) {
 		first = r.at.Block.Number + 1
 	}
 	if first > safe {
-		return false, nil
+		return r.compareHead(ctx, safe)
 	}
-	last, found, err := r.fetch(ctx, first, safe)
+	most := safe
+	if safe >= keptBlocks && first <= safe-keptBlocks {
+		most = safe - keptBlocks
+	}
+	last, found, err := r.fetch(ctx, first, most)
+	if errors.Is(err, errReorganised) {
+		return true, r.undo(ctx)
+	}
 	if err != nil || found == nil {
 		return err == nil, err
 	}
 	to := r.at
 	to.Block, to.Read = found.last, to.Read+uint64(found.size)
-	if err := r.keep(ctx, found, to, false, nil); err != nil {
+	if err := r.keep(ctx, found, reading{to: to, undoable: most == safe}); err != nil {
 		return false, err
 	}
 	r.begun = true
@@ -206,9 +225,24 @@ func (r *reader) step(ctx context.Context) (more bool, err error) {
 	return last < safe, nil
 }
 
+// compareHead undoes the last range if the last block was replaced, and no block has followed yet.
+func (r *reader) compareHead(ctx context.Context, safe uint64) (more bool, err error) {
+	if !r.begun || r.Finalized || safe != r.at.Block.Number {
+		return false, nil
+	}
+	_, err = r.agree(ctx, query{first: safe + 1, last: safe, check: &r.at.Block})
+	if errors.Is(err, errReorganised) {
+		return true, r.undo(ctx)
+	}
+	return false, err
+}
+
 // readAgain reads the next blocks of a rescan.
 func (r *reader) readAgain(ctx context.Context, again Range) error {
 	last, found, err := r.fetch(ctx, again.From, again.To)
+	if errors.Is(err, errReorganised) {
+		return r.undo(ctx)
+	}
 	if err != nil || found == nil {
 		return err
 	}
@@ -216,7 +250,7 @@ func (r *reader) readAgain(ctx context.Context, again Range) error {
 	if last < again.To {
 		rest = &Range{last + 1, again.To}
 	}
-	if err := r.keep(ctx, found, r.at, true, rest); err != nil {
+	if err := r.keep(ctx, found, reading{to: r.at, rescan: true, rest: rest}); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -228,17 +262,17 @@ func (r *reader) readAgain(ctx context.Context, again Range) error {
 }
 
 // keep decodes and writes the events of a range.
-func (r *reader) keep(ctx context.Context, found *answer, to progress, rescan bool, rest *Range) error {
+func (r *reader) keep(ctx context.Context, found *answer, read reading) error {
 	events, bad := found.decode()
 	for i := range events {
 		events[i].At.Chain = r.ID
 	}
-	to.Refused += uint64(len(bad))
-	refused, err := r.x.write(ctx, r, events, to, rescan, rest)
+	read.events, read.last = events, found.last.Number
+	read.to.Refused += uint64(len(bad))
+	to, refused, err := r.x.write(ctx, r, read)
 	if err != nil {
 		return err
 	}
-	to.Refused += uint64(len(refused))
 	r.at = to
 	for _, why := range append(bad, refused...) {
 		if r.lines++; r.lines > refusedLines {

@@ -18,7 +18,10 @@ type Status struct {
 	EventRate   float64   `json:"eventRate"` // events read per second since the start
 	Rescan      *Range    `json:"rescan,omitempty"`
 	RPCs        []RPC     `json:"rpcs"`
-	Error       string    `json:"error,omitempty"` // why the chain is not read; may be empty
+	Undone      uint64    `json:"undone,omitempty"` // ranges of blocks undone since the start, after reorganisations
+	Error       string    `json:"error,omitempty"`  // why the chain is not read; may be empty
+	Code        string    `json:"code,omitempty"`   // of Error, such as CodeReorganised; may be empty
+	Remedy      string    `json:"remedy,omitempty"` // for Error; may be empty
 
 	started            time.Time
 	firstBlock, events uint64 // at the start
