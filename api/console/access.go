@@ -104,6 +104,15 @@ var verbs = map[string]verb{
 	"POST /pause":                  {least: Operator, writes: true},
 	"POST /resume":                 {least: Operator, writes: true},
 	"GET /backup":                  {least: Operator, writes: true},
+
+	"GET /webhooks":                         {least: Auditor},
+	"GET /webhooks/{name}/deliveries":       {least: Auditor},
+	"POST /webhooks":                        {least: Operator, writes: true},
+	"POST /webhooks/{name}/test":            {least: Operator, writes: true},
+	"POST /webhooks/{name}/resume":          {least: Operator, writes: true},
+	"POST /webhooks/{name}/rotate":          {least: Operator, writes: true},
+	"DELETE /webhooks/{name}":               {least: Operator, writes: true},
+	"POST /webhooks/{name}/deliveries/{id}": {least: Operator, writes: true},
 }
 
 // Errors of an adminTransport that refuses a request.

@@ -39,8 +39,8 @@ func TestConsoleInChromium(t *testing.T) {
 		}
 	}
 	for _, script := range []string{"access",
-		"oidc", "overview", "attestations", "activity", "keys", "approvals", "quorum", "replica", "audit", "operations", "settings",
-		"front"} {
+		"oidc", "overview", "attestations", "activity", "keys", "approvals", "quorum", "replica", "audit", "webhooks", "operations",
+		"settings", "front"} {
 		t.Run(script, func(t *testing.T) {
 			t.Parallel()
 			clienttest.Node(t, "browser/run.mjs", script)

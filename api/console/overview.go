@@ -10,6 +10,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/health"
+	"github.com/attestd/attestd/appliance/journal"
 )
 
 // overviewPage shows whether the appliance signs, whether the journal is intact, and whether the replica's data are
@@ -30,6 +31,7 @@ type overview struct {
 	overviewNow
 	Figures  []figure
 	Findings findings
+	Events   []eventRow // the newest
 }
 
 // overviewNow is the part of the data that is updated while the page is open.
@@ -55,7 +57,15 @@ func showOverview(w http.ResponseWriter, v *visit) error {
 	}
 	found := v.console.doctor.recentFindings(v)
 	current.Faults = faults(current.Status.Checks, found)
-	return v.show(w, overview{current, figures(samples), found})
+	events, err := newestEvents(v)
+	if err != nil {
+		return err
+	}
+	rows, err := v.describe(events)
+	if err != nil {
+		return err
+	}
+	return v.show(w, overview{current, figures(samples), found, rows})
 }
 
 func overviewOf(v *visit) (overviewNow, error) {
@@ -95,14 +105,28 @@ func faults(checks []health.Finding, found findings) (all []finding) {
 	return all
 }
 
-// followOverview streams new samples, and the parts of the page that depend on the status, rendered as HTML by the
-// page's own template.
+// feedEvents is the number of events on the overview.
+const feedEvents = 8
+
+func newestEvents(v *visit) ([]journal.Entry, error) {
+	return v.Admin.Records(v.Context(), journal.Query{EventsOnly: true, Limit: feedEvents})
+}
+
+// describe describes events, with the current names of the API keys.
+func (v *visit) describe(events []journal.Entry) ([]eventRow, error) {
+	keys, err := keyNames(v)
+	return eventRows(events, keys), err
+}
+
+// followOverview streams new samples, and the parts of the page that depend on the status, and the newest events,
+// rendered as HTML by the page's own template.
 func followOverview(w http.ResponseWriter, v *visit) error {
 	return v.stream(w, func(ctx context.Context, send func(event string, data any) error) error {
 		if err := send("begin", nil); err != nil {
 			return err
 		}
 		var told time.Time
+		newest := int64(-1) // index of the newest event that was sent
 		return v.Admin.Activity(ctx, graphSeconds, true, func(s wire.Sample) error {
 			if err := send("sample", s); err != nil {
 				return err
@@ -119,9 +143,30 @@ func followOverview(w http.ResponseWriter, v *visit) error {
 			if err != nil {
 				return err
 			}
-			return send("now", html)
+			if err := send("now", html); err != nil {
+				return err
+			}
+			newest, err = v.sendFeed(newest, send)
+			return err
 		})
 	})
+}
+
+// sendFeed sends the newest events if there are some beyond the index that was sent last. It returns the newest index.
+func (v *visit) sendFeed(sent int64, send func(event string, data any) error) (newest int64, err error) {
+	events, err := newestEvents(v)
+	if err != nil || len(events) == 0 || events[0].Index == sent {
+		return sent, err
+	}
+	rows, err := v.describe(events)
+	if err != nil {
+		return sent, err
+	}
+	html, err := v.console.looks.part("overview", "feed", rows)
+	if err != nil {
+		return sent, err
+	}
+	return events[0].Index, send("feed", html)
 }
 
 // findings are the results of a doctor run.

@@ -38,7 +38,7 @@ func pages(withQuorum bool) []page {
 	if withQuorum {
 		all = append(all, quorumPage())
 	}
-	return append(all, replicaPage(), auditPage(), operationsPage(), settingsPage())
+	return append(all, replicaPage(), auditPage(), webhooksPage(), operationsPage(), settingsPage())
 }
 
 // visit is a request of a signed-in user.

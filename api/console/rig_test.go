@@ -134,6 +134,7 @@ console: { listen: "127.0.0.1:0" }
 hsm: { uri: %q }
 journal: { origin: example.com/console }
 attestation: { policy: %q }
+webhooks: { allow_networks: [127.0.0.0/8], allow_plain_http: true }
 graphql: { upstream_headers: ["x-api-key: a-secret-of-the-upstream"] }
 `, filepath.Join(dir, "data"), filepath.Join(dir, "admin.sock"), uri.String(), policy)
 	issuer, err := console.Issuer()

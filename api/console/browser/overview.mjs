@@ -41,6 +41,32 @@ export default async function overview() {
     await page.context().close()
   })
 
+  await step("the newest events come by themselves, also after the connection was lost, and after a reload without script", async () => {
+    const event = async () => {
+      const name = `feed ${process.pid} ${Math.random().toString(36).slice(2)}`
+      await admin("POST", "/keys", { name })
+      return name
+    }
+    const page = await signIn("viewer")
+    const named = (page, name) => page.locator("#feed").getByRole("row").filter({ hasText: name })
+    await page.locator("#attestations canvas").waitFor()
+    await named(page, await event()).waitFor()
+
+    let cut = 0
+    await page.route("**/overview/live", route => cut++ ? route.continue() : route.fulfill({ contentType: "text/event-stream", body: "retry: 10\n\n" }))
+    await page.evaluate(() => document.dispatchEvent(new Event("visibilitychange"))) // follows anew: a stream that ends at once
+    const missed = await event()
+    await named(page, missed).getByRole("link", { name: "Key created" }).waitFor()
+    assert.ok(cut > 1)
+    await page.context().close()
+
+    const plain = await signIn("viewer", { script: false })
+    const later = await event()
+    do await plain.reload()
+    while (!await named(plain, later).count())
+    await plain.context().close()
+  })
+
   await step("doctor's findings have the command to copy", async () => {
     const page = await signIn("viewer")
     const finding = page.getByRole("listitem").filter({ hasText: "certificate" })

@@ -94,21 +94,22 @@ function add(sample) {
   redraw()
 }
 
-const now = document.getElementById("now")
-const stops = () => [...now.querySelectorAll("a, button")]
 const patience = 15_000
-let replaced = 0
 
-/** Puts what is told anew in the place of the old. The focus stays where it is, and what somebody selects stays for a while. */
-function replace(html) {
-  const fresh = document.createElement("div")
-  fresh.innerHTML = html
-  const selects = !getSelection().isCollapsed && now.contains(getSelection().anchorNode)
-  if (fresh.innerHTML === now.innerHTML || (selects && performance.now() - replaced < patience)) return
-  replaced = performance.now()
-  const focused = stops().indexOf(document.activeElement)
-  now.replaceChildren(...fresh.childNodes)
-  if (focused >= 0) stops()[focused]?.focus({ preventScroll: true })
+/** Replaces the content of a place with new HTML. The focus stays where it is, and what somebody selects stays for a while. */
+function replacer(place) {
+  let replaced = 0
+  const stops = () => [...place.querySelectorAll("a, button")]
+  return html => {
+    const fresh = document.createElement("div")
+    fresh.innerHTML = html
+    const selects = !getSelection().isCollapsed && place.contains(getSelection().anchorNode)
+    if (fresh.innerHTML === place.innerHTML || (selects && performance.now() - replaced < patience)) return
+    replaced = performance.now()
+    const focused = stops().indexOf(document.activeElement)
+    place.replaceChildren(...fresh.childNodes)
+    if (focused >= 0) stops()[focused]?.focus({ preventScroll: true })
+  }
 }
 
 if (Graph) {
@@ -123,5 +124,6 @@ if (Graph) {
 follow("/overview/live", {
   begin: () => { for (const column of Object.values(columns)) column.length = 0 },
   sample: add,
-  now: replace,
+  now: replacer(document.getElementById("now")),
+  feed: replacer(document.getElementById("feed")),
 })
