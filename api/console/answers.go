@@ -111,25 +111,16 @@ func counted(n int64, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}
-	return grouped(n) + " " + thing + "s"
+	return text.Count(n) + " " + thing + "s"
 }
 
-// grouped formats a number in groups of three digits, separated by thin spaces.
-func grouped(n int64) string {
-	digits := fmt.Sprint(n)
-	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
-		digits = digits[:i] + " " + digits[i:]
-	}
-	return digits
-}
-
-// count is grouped for integers of any type.
+// count is text.Count for integers of any type.
 func count(n any) string {
 	switch v := reflect.ValueOf(n); {
 	case v.CanInt():
-		return grouped(v.Int())
+		return text.Count(v.Int())
 	case v.CanUint():
-		return grouped(int64(min(v.Uint(), math.MaxInt64)))
+		return text.Count(int64(min(v.Uint(), math.MaxInt64)))
 	}
 	return fmt.Sprint(n)
 }

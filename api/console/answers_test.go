@@ -30,7 +30,7 @@ func TestTheThreeAnswers(t *testing.T) {
 	}{
 		{"all is well", wire.Status{Signing: wire.Signing{State: wire.SigningReady}, Journal: audited(0),
 			Reads: follows(follower.Status{LagSeconds: &lag})},
-			"good: operational", "good: verified: 1 200 records audited 5 min ago, 34 since",
+			"good: operational", "good: verified: 1,200 records audited 5 min ago, 34 since",
 			"good: up to date: 2 s behind https://up.example"},
 		{"an operator paused it",
 			wire.Status{Signing: wire.Signing{State: wire.SigningPaused, Why: "upgrade", Remedy: "attestd resume"}},
@@ -82,7 +82,7 @@ func TestFiguresSumUpWhatTheGraphsDraw(t *testing.T) {
 		samples = append(samples, s)
 	}
 	want := map[string][2]string{
-		"Attestations": {"600", "1 200"}, "Latency, median": {"2.0 ms", "2.0 ms"},
+		"Attestations": {"600", "1,200"}, "Latency, median": {"2.0 ms", "2.0 ms"},
 		"Latency, p99 of the worst second": {"250.0 ms", "250.0 ms"},
 		"Errors":                           {"4 (rate_limited 3, paused 1)", "4 (rate_limited 3, paused 1)"},
 		"Queries":                          {"60", "120"},

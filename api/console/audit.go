@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/report"
+	"github.com/attestd/attestd/appliance/text"
 )
 
 // auditPage audits the journal, and checks it against an older checkpoint.
@@ -47,6 +49,7 @@ type auditView struct {
 // auditResult is the result of an audit.
 type auditResult struct {
 	audit.Report
+	At      time.Time
 	Earlier string // describes the older checkpoint; empty without one
 	Holds   bool   // the journal begins with the older checkpoint's records
 }
@@ -220,7 +223,7 @@ func (v *visit) verify(ctx context.Context, earlier string,
 	if err != nil {
 		return nil, "", err
 	}
-	result = &auditResult{Report: report, Holds: true}
+	result = &auditResult{Report: report, At: v.console.now(), Holds: true}
 	if earlier != "" {
 		result.Earlier = toldBy(earlier)
 	}
@@ -234,11 +237,12 @@ func (v *visit) verify(ctx context.Context, earlier string,
 
 // toldBy describes a checkpoint by its size and origin.
 func toldBy(checkpoint string) string {
-	lines := strings.SplitN(checkpoint, "\n", 3)
-	if len(lines) < 3 {
+	lines := append(strings.SplitN(checkpoint, "\n", 3), "", "")
+	records, err := strconv.ParseInt(lines[1], 10, 64)
+	if err != nil {
 		return "the checkpoint"
 	}
-	return fmt.Sprintf("the checkpoint of %s records of %s", lines[1], lines[0])
+	return fmt.Sprintf("the checkpoint of %s records of %s", text.Count(records), lines[0])
 }
 
 // readEarlier returns the older checkpoint from a form: an uploaded file or a text. It refuses an unreadable upload. An

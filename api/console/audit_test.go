@@ -71,6 +71,7 @@ func TestAnAuditHoldsAnOlderCheckpointAgainstTheJournal(t *testing.T) {
 	}{
 		"none": {"", []string{"Journal integrity: verified", "its own key"},
 			"The journal begins with"},
+		"with one state and its time": {"", []string{"Result of 2"}, "Last audit"},
 		"one that was kept": {string(kept), []string{"Journal integrity: verified",
 			"The journal begins with the checkpoint of", "records of example.com/console"}, "no longer"},
 		"with a form's line ends": {strings.ReplaceAll(string(kept), "\n", "\r\n") + "\r\n",

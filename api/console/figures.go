@@ -9,6 +9,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/text"
 )
 
 // graphSeconds is the time span of the graphs in seconds. The daemon keeps samples for that long.
@@ -28,7 +29,7 @@ func figures(samples []wire.Sample) []figure {
 	}
 	return []figure{
 		of("Attestations", func(s []wire.Sample) string {
-			return grouped(total(s, func(s wire.Sample) int64 { return s.Attestations }))
+			return text.Count(total(s, func(s wire.Sample) int64 { return s.Attestations }))
 		}),
 		of("Latency, median", func(s []wire.Sample) string {
 			return latency(s, func(s wire.Sample) *float64 { return s.P50Seconds }, .5)
@@ -38,7 +39,7 @@ func figures(samples []wire.Sample) []figure {
 		}),
 		of("Errors", errorsTold),
 		of("Queries", func(s []wire.Sample) string {
-			return grouped(total(s, func(s wire.Sample) int64 { return s.Reads }))
+			return text.Count(total(s, func(s wire.Sample) int64 { return s.Reads }))
 		}),
 	}
 }
@@ -80,10 +81,10 @@ func errorsTold(samples []wire.Sample) string {
 	})
 	var most []string
 	for _, code := range codes[:min(3, len(codes))] {
-		most = append(most, fmt.Sprintf("%s %d", code, byCode[code]))
+		most = append(most, fmt.Sprintf("%s %s", code, text.Count(byCode[code])))
 	}
 	if len(most) == 0 {
 		return "0"
 	}
-	return grouped(sum) + " (" + strings.Join(most, ", ") + ")"
+	return text.Count(sum) + " (" + strings.Join(most, ", ") + ")"
 }

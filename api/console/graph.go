@@ -2,6 +2,7 @@ package console
 
 import (
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -27,28 +28,42 @@ func bars(counts []uint32) string {
 	return path.String()
 }
 
-// drawLine returns the path of a graph that ends at the right edge. steps is the number of values that fill the width.
-// A nil value leaves a gap. most is the highest value. scale is the value at the upper edge: most, but at least least.
-func drawLine(values []*float64, steps int, least float64) (path string, most, scale float64) {
-	scale = least
+// line is a graph that ends at the right edge. Its y axis is logarithmic, so that an outage does not flatten the rest.
+type line struct {
+	path        string
+	gaps        string  // areas between values that are missing
+	most, scale float64 // the highest value, and the value at the upper edge
+}
+
+// drawLine draws a graph. steps is the number of values that fill the width. A nil value leaves a gap. The value at the
+// upper edge is at least least.
+func drawLine(values []*float64, steps int, least float64) line {
+	l := line{scale: least}
 	for _, v := range values {
 		if v != nil {
-			most, scale = max(most, *v), max(scale, *v)
+			l.most, l.scale = max(l.most, *v), max(l.scale, *v)
 		}
 	}
-	var b strings.Builder
-	pen := "M"
+	x := func(i int) float64 {
+		return lineWidth - float64(len(values)-1-i)*lineWidth/float64(max(1, steps-1))
+	}
+	var path, gaps strings.Builder
+	last := -1 // index of the value before
 	for i, v := range values {
 		if v == nil {
-			pen = "M"
 			continue
 		}
-		x := lineWidth - float64(len(values)-1-i)*lineWidth/float64(max(1, steps-1))
-		fmt.Fprintf(&b, "%s%.1f %.1f", pen, x, lineHeight-lineHeight**v/scale)
-		if pen == "M" {
-			b.WriteString("h.1") // makes a single value visible as a dot
+		y := lineHeight - lineHeight*math.Log1p(*v)/math.Log1p(l.scale)
+		if last >= 0 && last == i-1 {
+			fmt.Fprintf(&path, "L%.1f %.1f", x(i), y)
+		} else {
+			fmt.Fprintf(&path, "M%.1f %.1fh.1", x(i), y) // h.1 makes a single value visible as a dot
 		}
-		pen = "L"
+		if last >= 0 && last < i-1 {
+			fmt.Fprintf(&gaps, "M%.1f 0H%.1fV%dH%.1fZ", x(last), x(i), lineHeight, x(last))
+		}
+		last = i
 	}
-	return b.String(), most, scale
+	l.path, l.gaps = path.String(), gaps.String()
+	return l
 }

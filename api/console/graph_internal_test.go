@@ -17,19 +17,19 @@ func TestGraphsAreDrawnToScale(t *testing.T) {
 			t.Errorf("%v: %s, want %s", c.counts, got, c.want)
 		}
 	}
-	one, two, four := 1.0, 2.0, 4.0
+	one, three, seven := 1.0, 3.0, 7.0 // a third, two thirds and all of a logarithmic axis up to 7
 	for name, c := range map[string]struct {
 		values []*float64
-		most   float64
-		want   string
+		want   line
 	}{
-		"nothing":         {nil, 0, ""},
-		"nothing known":   {[]*float64{nil, nil}, 0, ""},
-		"below the least": {[]*float64{&one, &two}, 2, "M240.0 75.0h.1L360.0 50.0"},
-		"with a gap":      {[]*float64{&two, nil, nil, &four}, 4, "M0.0 50.0h.1M360.0 0.0h.1"},
+		"nothing":         {nil, line{"", "", 0, 7}},
+		"nothing known":   {[]*float64{nil, nil}, line{"", "", 0, 7}},
+		"below the least": {[]*float64{&one, &three}, line{"M240.0 66.7h.1L360.0 33.3", "", 3, 7}},
+		"with a gap": {[]*float64{&three, nil, nil, &seven},
+			line{"M0.0 33.3h.1M360.0 0.0h.1", "M0.0 0H360.0V100H0.0Z", 7, 7}},
 	} {
-		if got, most, scale := drawLine(c.values, 4, 4); got != c.want || most != c.most || scale != 4 {
-			t.Errorf("%s: %s up to %v, want %s", name, got, most, c.want)
+		if got := drawLine(c.values, 4, 7); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/attestd/attestd/api/landing"
+	"github.com/attestd/attestd/appliance/health"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/appliance/text"
 )
@@ -31,7 +33,7 @@ type view struct {
 	Data    any
 }
 
-// looks holds the templates and the static files: our own in static/, and the npm bundles that the build writes to
+// looks holds the templates and the static files: our own in static/, those of the landing page, and the npm bundles that the build writes to
 // dist/.
 type looks struct {
 	pages   map[string]*template.Template
@@ -60,6 +62,11 @@ func newLooks(pages []page) (looks, error) {
 			l.files[e.Name()] = content
 		}
 	}
+	for name, content := range map[string][]byte{"colors.css": landing.Colors, "icon.svg": landing.Favicon} {
+		l.files[name] = content
+	}
+	sum.Write(landing.Colors)
+	sum.Write(landing.Favicon)
 	l.version = hex.EncodeToString(sum.Sum(nil)[:8])
 	layout, err := template.New("layout.html").Funcs(l.funcs()).ParseFS(embedded, "templates/layout.html")
 	if err != nil {
@@ -79,17 +86,18 @@ func newLooks(pages []page) (looks, error) {
 
 func (l looks) funcs() template.FuncMap {
 	return template.FuncMap{
-		"file":       func(name string) string { return "/static/" + l.version + "/" + name },
-		"hasFile":    func(name string) bool { return l.files[name] != nil },
-		"time":       text.Time,
-		"span":       span,
-		"grouped":    grouped,
-		"sized":      sized,
-		"count":      count,
-		"eventTitle": eventTitle,
-		"counted":    func(n int) string { return counted(int64(n), "key") },
-		"ago":        func(now, t time.Time) string { return span(now.Sub(t)) + " ago" },
-		"lag":        text.Lag,
+		"file":          func(name string) string { return "/static/" + l.version + "/" + name },
+		"hasFile":       func(name string) bool { return l.files[name] != nil },
+		"time":          text.Time,
+		"span":          span,
+		"grouped":       text.Count,
+		"sized":         sized,
+		"count":         count,
+		"eventTitle":    eventTitle,
+		"counted":       func(n int) string { return counted(int64(n), "key") },
+		"ago":           func(now, t time.Time) string { return span(now.Sub(t)) + " ago" },
+		"lag":           text.Lag,
+		"followerLooks": func(f follower.Status) string { return finding{health.Follower(f)}.Looks() },
 		"backfill": func(f follower.Status) uint64 {
 			all := text.Rows(f)
 			return min(100, 100*all.Here/max(1, all.Upstream))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/health"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/appliance/text"
 )
@@ -54,20 +56,13 @@ func (k kindRows) Percent() uint64 {
 // lagView is the graph of the lag.
 type lagView struct {
 	Path  string
+	Gaps  string // areas in which the lag is unknown
 	Most  string // highest value
 	Scale string // value at the upper edge
 }
 
-// State rates the follower's state as good, warn or bad.
-func (r replicaView) State() (mark string) {
-	switch f := r.Status.Follower; {
-	case f.Failing:
-		return "bad"
-	case f.State != follower.StateLive:
-		return "warn"
-	}
-	return "good"
-}
+// State rates the follower's state as good, warn or bad, as status and the other pages do.
+func (r replicaView) State() string { return finding{health.Follower(*r.Status.Follower)}.Looks() }
 
 // Does describes the follower's activity.
 func (r replicaView) Does() string { return text.Follower(*r.Status.Follower) }
@@ -127,9 +122,17 @@ func kindsOf(s wire.ReplicaStatus) (kinds []kindRows) {
 // hour is the width of the lag graph, in steps.
 const hour = 360
 
+// seconds formats a duration on a graph: with one decimal below ten seconds.
+func seconds(s float64) string {
+	if s < 10 {
+		return fmt.Sprintf("%.1f s", s)
+	}
+	return text.Count(int64(math.Round(s))) + " s"
+}
+
 func drawLag(lag wire.ReplicaLag) lagView {
-	path, most, scale := drawLine(lag.LagSeconds, hour, leastLag)
-	return lagView{path, fmt.Sprintf("%.1f s", most), fmt.Sprintf("%.0f s", scale)}
+	l := drawLine(lag.LagSeconds, hour, leastLag)
+	return lagView{l.path, l.gaps, seconds(l.most), seconds(l.scale)}
 }
 
 // followReplica streams the live part of the page whenever it changes.

@@ -14,13 +14,21 @@ import (
 	"rsc.io/qr"
 
 	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/text"
 )
 
 //go:embed landing.html
 var landingHTML string
 
+// Colors are the custom properties for colours, as CSS. The console uses the same.
+//
+//go:embed colors.css
+var Colors []byte
+
 //go:embed style.css
-var style string
+var ownStyle string
+
+var style = string(Colors) + ownStyle
 
 //go:embed copy.js
 var script string
@@ -30,7 +38,7 @@ var script string
 //go:embed favicon.svg
 var Favicon []byte
 
-var page = template.Must(template.New("landing").Parse(landingHTML))
+var page = template.Must(template.New("landing").Funcs(template.FuncMap{"count": text.Count}).Parse(landingHTML))
 
 // Policy returns the Content-Security-Policy of the pages. It allows only their inline style and script, and images
 // from the same origin.

@@ -3,6 +3,7 @@ package text
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -25,6 +26,15 @@ func Age(t time.Time) string {
 		return ""
 	}
 	return fmt.Sprintf("%s (%s ago)", Time(t), time.Since(t).Round(time.Second))
+}
+
+// Count formats a number with a comma between groups of three digits.
+func Count(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
 }
 
 // OneLine replaces characters of an upstream's message that would break a terminal or a table.

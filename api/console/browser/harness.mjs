@@ -80,7 +80,7 @@ export async function faultless(page, what) {
   assert.ok(wide <= 0, `${what}: ${wide} pixels stick out`)
 }
 
-const pictures = process.env.TEST_SCREENSHOTS
+export const pictures = process.env.TEST_SCREENSHOTS
 /** How a page is looked at: layouts differ by width, colours by theme. For pictures, in all ways. */
 export const ways = [[1440, "light"], [390, "dark"], ...(pictures ? [[1440, "dark"], [390, "light"]] : [])]
 

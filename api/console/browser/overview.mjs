@@ -1,5 +1,6 @@
 // Whether it signs, whether history is whole, whether data are fresh.
-import { admin, assert, attest, looks, signIn, step } from "./harness.mjs"
+import { join } from "node:path"
+import { admin, assert, attest, looks, pictures, signIn, step, url } from "./harness.mjs"
 
 export default async function overview() {
   await step("the overview says in words what is, and draws what happens", async () => {
@@ -80,6 +81,69 @@ export default async function overview() {
     const page = await signIn("viewer")
     await attest()
     await page.locator("#latency .u-legend", { hasText: /median\s*\d+\.\d ms/ }).waitFor()
+    await page.context().close()
+  })
+
+  await step("graphs show a usual value beside an outage, a single point, and a gap, and clip no label", async () => {
+    const page = await signIn("viewer")
+    const end = Math.floor(Date.now() / 1000)
+    const sample = (ago, seconds, errors = {}) =>
+      `event: sample\ndata: ${JSON.stringify({ time: new Date(1000 * (end - ago)).toISOString(), attestations: seconds ? 12_345 : 0, p50Seconds: seconds, p99Seconds: seconds, errors, reads: 0 })}\n\n`
+    const told = ["retry: 600000\n\nevent: begin\ndata: null\n\n"]
+    for (let ago = 900; ago >= 0; ago--) {
+      if (ago < 300 && ago > 200) continue // nothing was measured
+      const [usual, outage, single] = [ago > 600, ago === 550, ago === 400]
+      told.push(sample(ago, usual ? .005 : outage ? 30 : single ? .05 : null, usual ? { overloaded: 2 } : outage ? { overloaded: 20_000 } : {}))
+    }
+    await page.route("**/overview/live", route => route.fulfill({ contentType: "text/event-stream", body: told.join("") }))
+    await page.goto(`${url}/`)
+    await page.getByText("Shaded: nothing was measured.").waitFor()
+    await page.locator("#latency .u-legend", { hasText: /median\s*50\.0 ms/ }).waitFor()
+    if (pictures) await page.locator("#graphs").screenshot({ path: join(pictures, "overview-graphs.png") })
+    await page.evaluate(() => {
+      globalThis.copied = id => { // reading the graph's own canvas often makes it slow, which Chromium complains about
+        const canvas = document.querySelector(`#${id} canvas`)
+        const ctx = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true })
+        ctx.drawImage(canvas, 0, 0)
+        return [canvas, ctx]
+      }
+    })
+    /** The heights of what is drawn in a colour so many seconds ago, in parts of the graph. */
+    const drawn = (id, ago, color) => page.evaluate(([id, ago, color]) => {
+      const [canvas, ctx] = copied(id)
+      const [all, over] = [canvas.getBoundingClientRect(), document.querySelector(`#${id} .u-over`).getBoundingClientRect()]
+      const scale = canvas.width / all.width
+      const x = Math.round(scale * (over.left - all.left + over.width * (900 - ago) / 900))
+      const [top, height] = [Math.round(scale * (over.top - all.top)), Math.round(scale * over.height)]
+      const probe = document.body.appendChild(document.createElement("i"))
+      probe.style.color = `var(${color})`
+      const want = getComputedStyle(probe).color.match(/\d+/g).slice(0, 3).map(Number)
+      probe.remove()
+      const heights = []
+      for (const dx of [-1, 0, 1]) {
+        const column = ctx.getImageData(x + dx, top, 1, height).data
+        for (let y = 0; y < height; y++) {
+          const pixel = [...column.slice(4 * y, 4 * y + 4)]
+          if (pixel[3] > 100 && want.every((part, n) => Math.abs(part - pixel[n]) < 40)) heights.push(1 - y / height)
+        }
+      }
+      return heights
+    }, [id, ago, color])
+    const most = async (...args) => Math.max(...await drawn(...args), 0)
+    assert.ok(await most("latency", 700, "--ink") > .1, "the usual latency lies flat")
+    assert.ok(await most("latency", 550, "--ink") > .8, "the outage is missing")
+    assert.ok(await most("errors", 700, "--bad") > .08, "the usual errors lie flat")
+    assert.ok(await most("latency", 400, "--ink") > .2, "the single point is missing")
+    for (const id of ["attestations", "latency", "errors"]) {
+      assert.equal(await most(id, 230, id === "errors" ? "--bad" : "--accent"), 0, `${id}: a line crosses the gap`)
+      const shaded = await drawn(id, 250, "--line")
+      assert.ok(Math.max(...shaded) - Math.min(...shaded) > .9 && shaded.length > 100, `${id}: the gap is not marked`)
+      assert.equal(await page.evaluate(id => {
+        const [canvas, ctx] = copied(id)
+        const edges = [0, canvas.width - 1].map(x => ctx.getImageData(x, 0, 1, canvas.height).data)
+        return edges.some(column => column.some(part => part > 0))
+      }, id), false, `${id}: a label is clipped`)
+    }
     await page.context().close()
   })
 

@@ -36,8 +36,10 @@ async function showInclusion(section) {
   }
 }
 
+const count = n => n.toLocaleString("en") // as on the pages
+
 function verdictOf(proof, checkpoint, signed) {
-  const path = `Checked in this browser: ${proof.hashes.length} hashes lead from record ${proof.index} to the root of the ${checkpoint.size} records of the checkpoint`
+  const path = `Checked in this browser: ${proof.hashes.length} hashes lead from record ${count(proof.index)} to the root of the ${count(checkpoint.size)} records of the checkpoint`
   return signed
     ? `${path}, which the log's key has signed.`
     : `${path}. Its signature was not checked: this browser has no Ed25519.`
@@ -55,11 +57,11 @@ function draw(section, proof, checkpoint, { steps, root, hash }) {
     return level
   })
   const holds = hex(root) === hex(checkpoint.root)
-  const last = node(`node root ${holds ? "ours" : "wrong"}`, holds ? `Root of ${checkpoint.size} records, as in the checkpoint` : "This is not the checkpoint's root", root, "li")
+  const last = node(`node root ${holds ? "ours" : "wrong"}`, holds ? `Root of ${count(checkpoint.size)} records, as in the checkpoint` : "This is not the checkpoint's root", root, "li")
   section.querySelector(".climb").replaceChildren(...levels, last)
 }
 
-const range = (first, end) => end - first === 1n ? `Record ${first}` : `Records ${first} to ${end - 1n}`
+const range = (first, end) => end - first === 1n ? `Record ${count(first)}` : `Records ${count(first)} to ${count(end - 1n)}`
 
 function node(classes, title, hash, tag = "div") {
   const made = element(tag, classes)

@@ -25,7 +25,9 @@ async function audit(form) {
     for await (const { name, data } of events(answer.body)) {
       if (name === "progress") showProgress(data.done ?? 0, data.total ?? 0)
       if (name === "end") return location.reload()
-      if (name === "result") told = Boolean(result.innerHTML = data)
+      if (name !== "result") continue
+      told = Boolean(result.innerHTML = data)
+      if (document.getElementById("result-title")) document.getElementById("last")?.remove() // this is the last one now
     }
     if (!told) say(result, "The audit ended without a result. The appliance's log has the reason.")
   } catch (error) {
@@ -53,13 +55,15 @@ async function* events(body) {
   }
 }
 
+const count = n => n.toLocaleString("en") // as on the pages
+
 function showProgress(done, total) {
   const box = document.getElementById("progress")
   const bar = box.querySelector("progress")
   box.hidden = false
   if (total > 0) [bar.max, bar.value] = [total, done]
   else bar.removeAttribute("value")
-  box.querySelector("p").textContent = total > 0 ? `${done} of ${total} records` : "Starting"
+  box.querySelector("p").textContent = total > 0 ? `${count(done)} of ${count(total)} records` : "Starting"
 }
 
 /** Shows what another page would say: that one has to sign in again, or that an audit is running. */

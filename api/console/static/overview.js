@@ -4,7 +4,7 @@ import { follow } from "./live.js"
 const { default: Graph } = await import("./uplot.js").catch(() => ({}))
 const window15 = 15 * 60
 
-/** The samples of the graphs, by column; a place that is undefined has nothing to draw. */
+/** The samples of the graphs, by column; a place that is null has nothing to draw. */
 let columns = { time: [], attestations: [], p50: [], p99: [], errors: [] }
 
 const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()
@@ -13,10 +13,10 @@ const style = name => getComputedStyle(document.documentElement).getPropertyValu
 const kinds = {
   attestations: { series: [["attestations", "attestations"]], unit: "/s", digits: 0 },
   latency: { series: [["p50", "median"], ["p99", "p99"]], unit: " ms", digits: 1, log: true },
-  errors: { series: [["errors", "errors"]], unit: "/s", digits: 0, color: "--bad" },
+  errors: { series: [["errors", "errors"]], unit: "/s", digits: 0, color: "--bad", asinh: true },
 }
 
-/** The ends of the y axis. A logarithmic one still shows an ordinary hour beside an outage. */
+/** The ends of the y axis. A logarithmic one, or the inverse hyperbolic sine with a zero, still shows ordinary values beside an outage. */
 const linear = (_, min, max) => [0, Math.max(max * 1.1, 1)]
 const decades = (_, min, max) => min > 0 ? [10 ** Math.floor(Math.log10(min)), 10 ** Math.ceil(Math.log10(max * 1.01))] : [1, 1000]
 
@@ -26,23 +26,36 @@ const alone = (graph, series) => {
   return [...values.keys()].filter(n => values[n] != null && values[n - 1] == null && values[n + 1] == null)
 }
 
-const wholeDecades = (_, ticks) => ticks.map(tick => Number.isInteger(Math.log10(tick)) ? tick : null)
+const wholeDecades = (_, ticks) => ticks.map(tick => tick === 0 || Number.isInteger(Math.log10(tick)) ? tick : null)
+
+const number = (n, digits) => n.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })
 
 const latest = values => values.findLast(value => value != null)
 
+/** Shades the spans in which nothing was measured. */
+function shadeGaps(graph) {
+  const { ctx, bbox } = graph
+  const at = n => graph.valToPos(columns.time[n], "x", true)
+  ctx.fillStyle = style("--line")
+  columns.attestations.forEach((value, n, all) => {
+    if (value === null && n > 0 && n + 1 < all.length) ctx.fillRect(at(n - 1), bbox.top, at(n + 1) - at(n - 1), bbox.height)
+  })
+}
+
 function draw(id) {
-  const { series, unit, digits, color, log } = kinds[id]
+  const { series, unit, digits, color, log, asinh } = kinds[id]
   const place = document.getElementById(id)
   place.replaceChildren()
   const axis = { stroke: style("--quiet"), grid: { stroke: style("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" }
   const clock = seconds => new Date(seconds * 1000).toISOString()
   const graph = new Graph({
     width: place.clientWidth, height: 150, legend: { live: true }, cursor: { y: false, drag: { x: false, y: false } }, padding: [8, 24, 0, 0],
-    scales: { x: { range: (_, min, max) => [Math.min(min, max - window15), max] }, y: { distr: log ? 3 : 1, range: log ? decades : linear } },
+    scales: { x: { range: (_, min, max) => [Math.min(min, max - window15), max] }, y: { distr: log ? 3 : asinh ? 4 : 1, range: log ? decades : linear } },
     axes: [
       { ...axis, space: 70, values: (_, ticks) => ticks.map(tick => clock(tick).slice(11, 16)) },
-      { ...axis, ...(log && { grid: { ...axis.grid, filter: wholeDecades } }), size: (_, values) => Math.max(44, 16 + 8 * Math.max(0, ...(values ?? []).map(value => `${value ?? ""}`.length))), space: log ? 18 : 36 },
+      { ...axis, values: (_, ticks) => ticks.map(tick => tick?.toLocaleString("en")), ...((log || asinh) && { grid: { ...axis.grid, filter: wholeDecades } }), size: (_, values) => Math.max(44, 16 + 8 * Math.max(0, ...(values ?? []).map(value => `${value ?? ""}`.length))), space: log ? 18 : 36 },
     ],
+    hooks: { drawClear: [shadeGaps] },
     series: [
       { label: "at", value: (graph, at) => { const time = at ?? latest(graph.data[0]); return time == null ? "–" : clock(time).slice(11, 19) + "Z" } },
       ...series.map(([, label], n) => ({
@@ -50,7 +63,7 @@ function draw(id) {
         stroke: style(color ?? (n ? "--ink" : "--accent")),
         value: (graph, value, n, at) => {
           const shown = at == null ? latest(graph.data[n]) : value
-          return shown == null ? "none" : shown.toFixed(digits) + unit
+          return shown == null ? "none" : number(shown, digits) + unit
         },
       })),
     ],
@@ -74,15 +87,16 @@ function redraw() {
   requestAnimationFrame(() => {
     waiting = false
     for (const [id, graph] of graphs) graph.setData(data(id))
+    document.getElementById("gaps").hidden = !columns.attestations.includes(null)
   })
 }
 
-const milliseconds = seconds => (seconds === null ? undefined : seconds * 1000)
+const milliseconds = seconds => (seconds === null ? null : seconds * 1000)
 
 function add(sample) {
   const time = Math.round(Date.parse(sample.time) / 1000)
   if (time - columns.time.at(-1) > 2) { // nothing was measured in between
-    for (const column of Object.values(columns)) column.push(undefined)
+    for (const column of Object.values(columns)) column.push(null)
     columns.time[columns.time.length - 1] = time - 1
   }
   columns.time.push(time)

@@ -21,7 +21,7 @@ export function showTail(tail) {
     }
     while (rows.rows.length > shown) rows.rows[rows.rows.length - 1].remove()
     document.getElementById("none")?.remove()
-    state.textContent = left > 0 ? `Live; ${left} not shown (too many at once)` : "Live"
+    state.textContent = left > 0 ? `Live; ${left.toLocaleString("en")} not shown (too many at once)` : "Live"
   }
   button.addEventListener("click", () => {
     const paused = button.getAttribute("aria-pressed") !== "true"
