@@ -20,9 +20,12 @@ type app struct {
 	output string
 }
 
+// outputWide is text with all columns of tables, however narrow the terminal is.
+const outputWide = "wide"
+
 func (a *app) checkOutput(cmd *cobra.Command) error {
-	if a.output != "text" && a.output != "json" {
-		return usagef(cmd, "--output must be text or json, not %q", a.output)
+	if a.output != "text" && a.output != outputWide && a.output != "json" {
+		return usagef(cmd, "--output must be text, wide or json, not %q", a.output)
 	}
 	return nil
 }
@@ -47,6 +50,9 @@ func (a *app) print(v any, text func(w io.Writer)) error {
 	}
 	w := a.page()
 	text(w)
+	if w.narrow {
+		a.say("Shortened to %d columns; to see everything, add: --output wide", w.columns)
+	}
 	return w.err
 }
 

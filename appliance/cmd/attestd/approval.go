@@ -159,7 +159,7 @@ func writeApprovals(w io.Writer, all []approval.Listed) {
 		rows[i] = []string{one.ID.String(), text.Time(one.Asked), string(one.State),
 			fmt.Sprintf("%d of %d", len(one.Approved), one.Rule.Required), text.Time(one.Expires), approvalSubject(one)}
 	}
-	table(w, "ID\tASKED\tSTATE\tAPPROVED\tEXPIRES\tFOR", rows)
+	table(w, "ID\tASKED\tSTATE\tAPPROVED\tEXPIRES\tFOR", rows, "ASKED", "EXPIRES", "APPROVED")
 }
 
 // approvalSubject describes in one line what is to be approved.
@@ -170,7 +170,7 @@ func approvalSubject(one approval.Listed) string {
 	case journal.EventApproverRemoved:
 		return "remove " + one.Approver.Name
 	}
-	return "attest to " + shortAddress(one.Request.Beneficiary.String()) + " for " + text.OneLine(one.KeyName)
+	return "attest to " + one.Request.Beneficiary.String() + " for " + text.OneLine(one.KeyName)
 }
 
 func writeApproval(w io.Writer, one approval.Listed) {
@@ -202,7 +202,7 @@ func writeApprovers(w io.Writer, all []approval.Approver) {
 	for i, who := range all {
 		rows[i] = []string{who.Name, who.Fingerprint()[:16], who.RPID, text.Time(who.Enrolled), approvedBy(who)}
 	}
-	table(w, "NAME\tFINGERPRINT\tCONSOLE\tENROLLED\tAPPROVED BY", rows)
+	table(w, "NAME\tFINGERPRINT\tCONSOLE\tENROLLED\tAPPROVED BY", rows, "ENROLLED")
 }
 
 func approvedBy(who approval.Approver) string {

@@ -178,7 +178,8 @@ func writeRedemptions(w io.Writer, list []chain.Redemption) {
 		rows[i] = []string{text.Time(r.Time), r.Contract, strconv.FormatUint(r.Block, 10), r.Amount.String(),
 			orDash(r.KeyID), attestation, r.Hash.String(), r.TransactionHash.String()}
 	}
-	table(w, "TIME\tCONTRACT\tBLOCK\tAMOUNT\tKEY\tATTESTATION\tHASH\tTRANSACTION", rows)
+	table(w, "TIME\tCONTRACT\tBLOCK\tAMOUNT\tKEY\tATTESTATION\tHASH\tTRANSACTION", rows, "TRANSACTION", "BLOCK", "HASH",
+		"KEY", "CONTRACT")
 }
 
 // chainBackend serves the chain commands: the daemon's admin socket while it runs, otherwise the files (stoppedChain).

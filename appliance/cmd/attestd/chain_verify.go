@@ -243,7 +243,7 @@ func writeChainReport(w io.Writer, r chainReport, rpcs int) {
 			one.Hash.String(), one.TransactionHash.String(),
 		}
 	}
-	table(w, "TIME\tBLOCK\tAMOUNT\tRPCS\tATTESTED\tHASH\tTRANSACTION", rows)
+	table(w, "TIME\tBLOCK\tAMOUNT\tRPCS\tATTESTED\tHASH\tTRANSACTION", rows, "BLOCK", "RPCS")
 	fmt.Fprintf(w,
 		"%d of %d redemptions up to block %d are NOT IN THE EXPORT: the attestor's key signs elsewhere, or an attestation is withheld.\n", len(r.Unknown), r.Redemptions, r.Block)
 	if late > 0 {

@@ -77,25 +77,26 @@ func clusterStatus(ctx context.Context, c *config.Config) (status wire.Cluster, 
 	return status, nil
 }
 
-// writeCluster writes at most 80 columns.
 func writeCluster(w io.Writer, s wire.Cluster, now time.Time) {
 	rows := make([][]string, len(s.Members))
 	for i, m := range s.Members {
-		rows[i] = []string{short(m.Name, 24), short(m.Version, 12), shortAddress(m.SignerAddress), fmt.Sprint(m.Size),
+		rows[i] = []string{m.Name, orDash(m.Version), orDash(m.SignerAddress), fmt.Sprint(m.Size),
 			fmt.Sprint(max(0, s.Head.Size-m.Size)), since(m.LastSeen, now)}
 	}
 	if len(rows) > 0 {
-		table(w, "NAME\tVERSION\tSIGNER\tSIZE\tBEHIND\tSEEN", rows)
+		table(w, "NAME\tVERSION\tSIGNER\tSIZE\tBEHIND\tSEEN", rows, "VERSION")
 	}
+	var pairs [][2]string
 	for _, d := range s.Differences {
-		fmt.Fprintf(w, "\ndiffer    %s\n", d)
+		pairs = append(pairs, [2]string{"differ", d.String()})
 	}
 	synchronous := "a commit does not wait for a standby"
 	if s.Database.Synchronous {
 		synchronous = "a commit waits for a standby"
 	}
-	fmt.Fprintf(w, "\ndatabase  %s\n          %s\n", s.Database.Primary, synchronous)
-	fmt.Fprintf(w, "head      %d records\n          %s\n", s.Head.Size, s.Head.RootHash)
+	fmt.Fprintln(w)
+	fields(w, append(pairs, [][2]string{{"database", s.Database.Primary}, {"", synchronous},
+		{"head", fmt.Sprintf("%d records", s.Head.Size)}, {"", s.Head.RootHash}}...))
 	for _, part := range slices.Sorted(maps.Keys(s.Failing)) {
 		fmt.Fprintln(w)
 		paragraph(w, "It does not attest: "+part+": "+text.OneLine(s.Failing[part]))

@@ -207,7 +207,7 @@ func writeTokens(w io.Writer, s hsm.Status) {
 		fmt.Sprintf("%d made, %d wrong and withheld, %d repairs", s.Signatures, s.WrongSignatures, s.Repairs)})
 	fields(w, total)
 	fmt.Fprintln(w)
-	table(w, "TOKEN\tLABEL\tSTATE\tSIGNATURES\tHANDED OVER\tSINCE", rows)
+	table(w, "TOKEN\tLABEL\tSTATE\tSIGNATURES\tHANDED OVER\tSINCE", rows, "HANDED OVER", "SINCE")
 	for _, one := range s.Tokens {
 		fmt.Fprintf(w, "\nToken %d: %s\n", one.Position, one.Name)
 		if one.Reason != "" {

@@ -297,7 +297,7 @@ func (a *app) printKeys(keys []appliance.APIKey) error {
 			a.say("No API keys found. Create one: attestd key create --name NAME")
 			return
 		}
-		table(w, head, rows)
+		table(w, head, rows, "CREATED", "ALLOW FROM", "RATE", "SCOPES", "ATTESTOR", "LAST USED")
 	})
 }
 

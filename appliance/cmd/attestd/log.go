@@ -177,9 +177,9 @@ func (a *app) listOfBeneficiary(cmd *cobra.Command, q journal.Query, beneficiary
 }
 
 func (a *app) printEntries(entries []journal.Entry, events bool) error {
-	what, header := "attestations", "INDEX\tTIME\tID\tKEY\tUNSPENDABLE\tBENEFICIARY"
+	what := "attestations"
 	if events {
-		what, header = "events", "INDEX\tTIME\tID\tEVENT\tBY\tDETAILS"
+		what = "events"
 	}
 	rows := make([][]string, len(entries))
 	for i, e := range entries {
@@ -193,8 +193,16 @@ func (a *app) printEntries(entries []journal.Entry, events bool) error {
 			a.say("No %s found.", what)
 			return
 		}
-		table(w, header, rows)
+		table(w, entryHeader(events), rows, "ID")
 	})
+}
+
+// entryHeader is the header of entryRow's rows.
+func entryHeader(events bool) string {
+	if events {
+		return "INDEX\tTIME\tID\tEVENT\tBY\tDETAILS"
+	}
+	return "INDEX\tTIME\tID\tKEY\tUNSPENDABLE\tBENEFICIARY"
 }
 
 // entryRow formats an entry as a table row. If events is set, the table lists events alone.

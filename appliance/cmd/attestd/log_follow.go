@@ -73,6 +73,7 @@ func (a *app) printEntry(e journal.Entry, events bool) error {
 	if a.json() {
 		return json.NewEncoder(a.out).Encode(e)
 	}
-	_, err := fmt.Fprintln(a.out, strings.Join(entryRow(e, events), "  "))
+	rows := fit(a.page(), [][]string{strings.Split(entryHeader(events), "\t"), entryRow(e, events)}, []string{"ID"})
+	_, err := fmt.Fprintln(a.out, strings.Join(rows[1], "  "))
 	return err
 }

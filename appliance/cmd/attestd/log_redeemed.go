@@ -88,6 +88,6 @@ func (a *app) printRedeemed(found []redeemedEntry, redeemed bool) error {
 		if redeemed {
 			header += "\tREDEEMED\tAMOUNT"
 		}
-		table(w, header, rows)
+		table(w, header, rows, "ID", "TIME", "KEY")
 	})
 }

@@ -109,10 +109,10 @@ will attest, run 'attestd setup', which creates everything that the service need
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().StringVarP(&app.source.File, "config", "c", "",
 		"configuration file (default: $ATTESTD_CONFIG, or "+config.DefaultFile+")")
-	root.PersistentFlags().StringVarP(&app.output, "output", "o", "text", "format of results: text or json")
+	root.PersistentFlags().StringVarP(&app.output, "output", "o", "text", "format of results: text, wide (tables with all columns) or json")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return app.checkOutput(cmd) }
 	must(root.RegisterFlagCompletionFunc("output",
-		cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))
+		cobra.FixedCompletions([]string{"text", outputWide, "json"}, cobra.ShellCompDirectiveNoFileComp)))
 	root.AddCommand(
 		newDev(app), newServe(app), newConfig(app), newHSM(app), newKey(app),
 		newAttest(app), newVerify(app), newLog(app), newReplica(app), newVersion(app),

@@ -156,7 +156,7 @@ func writeTried(w io.Writer, t tried) {
 			rows = append(rows, []string{e.ID.String(), e.Time.Format(time.RFC3339), e.KeyID, string(e.Code)})
 		}
 		if len(rows) > 0 {
-			table(w, "ID\tTIME\tAPI KEY\tRULE", rows)
+			table(w, "ID\tTIME\tAPI KEY\tRULE", rows, "TIME")
 			fmt.Fprintln(w)
 		}
 	}

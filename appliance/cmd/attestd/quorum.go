@@ -115,10 +115,11 @@ func writeQuorum(w io.Writer, s quorum.Status) {
 		if m.Error != "" {
 			state = text.OneLine(m.Error)
 		}
-		rows[i] = []string{m.Name, shortAddress(m.Signer.String()), short(m.Version, 12),
+		rows[i] = []string{m.Name, m.Signer.String(), m.Version,
 			fmt.Sprintf("%.0f ms", m.Milliseconds), log,
 			fmt.Sprint(m.Signed), fmt.Sprint(m.Refused), fmt.Sprint(m.Failed), fmt.Sprint(m.Invalid), refusal, state}
 	}
 	fmt.Fprintln(w)
-	table(w, "MEMBER\tSIGNER\tVERSION\tANSWER\tLOG\tSIGNED\tREFUSED\tFAILED\tINVALID\tLAST REFUSAL\tSTATE", rows)
+	table(w, "MEMBER\tSIGNER\tVERSION\tANSWER\tLOG\tSIGNED\tREFUSED\tFAILED\tINVALID\tLAST REFUSAL\tSTATE", rows,
+		"VERSION", "INVALID", "FAILED", "LAST REFUSAL", "ANSWER", "LOG")
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -13,17 +15,22 @@ import (
 // page writes a result as text. It keeps the first error of a sequence of writes.
 type page struct {
 	w       io.Writer
-	columns int // available columns; 0 means unlimited, so that a pipe gets one row per line
+	columns int  // available columns; 0 means unlimited, so that a pipe gets one row per line
+	narrow  bool // set by table if it shortened a value or left out a column
+	colours bool
 	err     error
 }
 
-// page returns standard output. It is as wide as the terminal, or as $COLUMNS.
+// page returns standard output. It is as wide as the terminal, or as $COLUMNS, and unlimited with --output wide.
 func (a *app) page() *page {
-	width := columns(a.out)
-	if width == 0 {
-		width, _ = strconv.Atoi(a.source.Getenv("COLUMNS")) // if it is no number, the width stays 0
+	p := &page{w: a.out, columns: columns(a.out), colours: a.colours(a.out)}
+	if p.columns == 0 {
+		p.columns, _ = strconv.Atoi(a.source.Getenv("COLUMNS")) // if it is no number, the width stays 0
 	}
-	return &page{w: a.out, columns: max(0, width)}
+	if a.output == outputWide || p.columns < 0 {
+		p.columns = 0
+	}
+	return p
 }
 
 func (p *page) Write(b []byte) (int, error) {
@@ -43,65 +50,108 @@ func room(w io.Writer) int {
 	return columns(w)
 }
 
-const gap = 2 // between columns, and before folded lines
+const gap = 2 // between columns
 
-// table writes aligned rows under a header. A row that is wider than w continues on indented lines below. No cell is
-// cut, since people copy the values.
-func table(w io.Writer, header string, rows [][]string) {
+// table writes aligned rows under a header, one line for each row. If a row is wider than w, the table is fitted; see
+// fit.
+func table(w io.Writer, header string, rows [][]string, leaveOut ...string) {
 	all := append([][]string{strings.Split(header, "\t")}, rows...)
-	widths := make([]int, len(all[0]))
 	for n, row := range all {
-		all[n] = append(row, make([]string, len(widths)-len(row))...)
+		all[n] = append(slices.Clone(row), make([]string, len(all[0])-len(row))...)
+	}
+	all = fit(w, all, leaveOut)
+	widths := widthsOf(all)
+	for _, row := range all {
+		var b strings.Builder
+		for i, cell := range row {
+			b.WriteString(cell + strings.Repeat(" ", gap+widths[i]-utf8.RuneCountInString(cell)))
+		}
+		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+	}
+}
+
+// widthsOf returns the width of each column.
+func widthsOf(rows [][]string) []int {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
 		for i, cell := range row {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
-	lines := fold(widths, room(w))
-	for _, row := range all {
-		for n, line := range lines {
-			writeLine(w, row, widths, line, n > 0, room(w))
-		}
-	}
+	return widths
 }
 
-// fold distributes the columns over lines, with as many on each as fit.
-func fold(widths []int, room int) (lines [][]int) {
-	used := 0
-	for i, width := range widths {
-		fits := room == 0 || used+gap+width <= room
-		if len(lines) == 0 || !fits {
-			lines = append(lines, nil)
-			used = gap * min(1, len(lines)-1)
-		} else {
-			used += gap
+// fit narrows a table, whose first row is its header, to the width of w. It shortens addresses and hashes, then leaves
+// out empty columns, then those of leaveOut in that order, and cuts the widest ones at last. It stops as soon as the
+// rows fit.
+func fit(w io.Writer, rows [][]string, leaveOut []string) [][]string {
+	width := func() (sum int) {
+		for _, width := range widthsOf(rows) {
+			sum += width + gap
 		}
-		used += width
-		lines[len(lines)-1] = append(lines[len(lines)-1], i)
+		return sum - gap
 	}
-	return lines
+	p, is := w.(*page)
+	if !is || p.columns == 0 || width() <= p.columns {
+		return rows
+	}
+	p.narrow = true
+	for _, row := range rows {
+		for i, cell := range row {
+			row[i] = longHex.ReplaceAllStringFunc(cell, shortAddress)
+		}
+	}
+	for _, name := range append(emptyColumns(rows), leaveOut...) {
+		if i := slices.Index(rows[0], name); i >= 0 && width() > p.columns {
+			for n := range rows {
+				rows[n] = slices.Delete(rows[n], i, i+1)
+			}
+		}
+	}
+	for over := width() - p.columns; over > 0; over = width() - p.columns {
+		if !cutWidest(rows, over) {
+			return rows
+		}
+	}
+	return rows
 }
 
-// writeLine writes one line of a row. If a single cell is wider than the line, it is broken between words.
-func writeLine(w io.Writer, row []string, widths, line []int, folded bool, room int) {
-	indent := ""
-	if folded {
-		indent = strings.Repeat(" ", gap)
-	}
-	if len(line) == 1 && room > 0 && len(indent)+widths[line[0]] > room {
-		for _, part := range text.Wrap(row[line[0]], room-len(indent)) {
-			fmt.Fprintln(w, indent+part)
+// longHex matches addresses and hashes.
+var longHex = regexp.MustCompile(`0x[0-9a-fA-F]{40,}`)
+
+// emptyColumns returns the names of the columns without a value.
+func emptyColumns(rows [][]string) (names []string) {
+	for i, name := range rows[0] {
+		if !slices.ContainsFunc(rows[1:], func(row []string) bool { return row[i] != "" && row[i] != "-" }) {
+			names = append(names, name)
 		}
-		return
 	}
-	var b strings.Builder
-	b.WriteString(indent)
-	for n, i := range line {
-		if n > 0 {
-			b.WriteString(strings.Repeat(" ", gap+widths[line[n-1]]-utf8.RuneCountInString(row[line[n-1]])))
+	return names
+}
+
+// leastCut is the width to which a column is cut at most: that of a shortened address.
+const leastCut = 11
+
+// whole matches cells that are not cut: IDs, which people copy, and times.
+var whole = regexp.MustCompile(`^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[-0-9]{10} [:0-9]{8}Z)$`)
+
+// cutWidest cuts the widest column that may be cut. It returns false if there is none.
+func cutWidest(rows [][]string, over int) bool {
+	widest, most := -1, leastCut
+	for i, width := range widthsOf(rows) {
+		if width > most && !slices.ContainsFunc(rows, func(row []string) bool { return whole.MatchString(row[i]) }) {
+			widest, most = i, width
 		}
-		b.WriteString(row[i])
 	}
-	fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+	if widest < 0 {
+		return false
+	}
+	for _, row := range rows {
+		if utf8.RuneCountInString(row[widest]) > most-over {
+			row[widest] = short(row[widest], max(leastCut, most-over))
+		}
+	}
+	return true
 }
 
 // fields writes name and value pairs, aligned. Pairs with an empty value are left out.
@@ -150,4 +200,19 @@ func lines(value string, width int) []string {
 		return []string{value}
 	}
 	return text.Wrap(value, width)
+}
+
+// Colours of a terminal (ECMA-48, SGR).
+const (
+	red    = "31"
+	green  = "32"
+	yellow = "33"
+)
+
+// paint colours a text, if w shows colours.
+func paint(w io.Writer, colour, s string) string {
+	if p, is := w.(*page); !is || !p.colours || colour == "" || s == "" {
+		return s
+	}
+	return "\x1b[" + colour + "m" + s + "\x1b[0m"
 }

@@ -289,7 +289,8 @@ func writeWebhooks(w io.Writer, all []webhooks.Status) {
 		rows[i] = []string{s.Name, s.State(), strconv.Itoa(s.Waiting), orDash(strings.Join(s.Types, ",")), orDash(s.KeyID),
 			orDash(text.Time(s.Succeeded)), text.OneLine(s.URL), orDash(text.OneLine(reasonOf(s)))}
 	}
-	table(w, "NAME\tSTATE\tWAITING\tTYPES\tAPI KEY\tLAST DELIVERY\tURL\tREASON", rows)
+	table(w, "NAME\tSTATE\tWAITING\tTYPES\tAPI KEY\tLAST DELIVERY\tURL\tREASON", rows, "TYPES", "API KEY",
+		"LAST DELIVERY")
 }
 
 // reasonOf returns why a webhook is disabled or failing.
@@ -310,5 +311,6 @@ func writeDeliveries(w io.Writer, all []webhooks.Delivery) {
 		rows[i] = []string{text.Time(d.Time), d.ID, string(d.Type), string(d.Outcome), strconv.Itoa(d.Attempt), status,
 			fmt.Sprintf("%d ms", d.Milliseconds), orDash(text.OneLine(d.Error))}
 	}
-	table(w, "TIME\tEVENT\tTYPE\tOUTCOME\tATTEMPT\tSTATUS\tTOOK\tERROR", rows)
+	table(w, "TIME\tEVENT\tTYPE\tOUTCOME\tATTEMPT\tSTATUS\tTOOK\tERROR", rows, "TOOK", "ATTEMPT", "TYPE",
+		"TIME")
 }
