@@ -52,6 +52,21 @@ type seen struct {
 	}
 }
 
+// openSSE sends a request that a stream of events answers.
+func (r *rig) openSSE(req *http.Request) *sse {
+	r.Helper()
+	resp, err := new(http.Transport).RoundTrip(req)
+	r.must(err)
+	r.Cleanup(func() { resp.Body.Close() })
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+		body, _ := io.ReadAll(resp.Body)
+		r.Fatalf("%s %v: %s", resp.Status, resp.Header, body)
+	}
+	s := &sse{rig: r, resp: resp, in: bufio.NewScanner(resp.Body)}
+	s.in.Buffer(nil, 1<<20)
+	return s
+}
+
 func (r *rig) stream(path, token, last string) *sse {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -61,15 +76,9 @@ func (r *rig) stream(path, token, last string) *sse {
 	if last != "" {
 		req.Header.Set("Last-Event-ID", last)
 	}
-	resp, err := new(http.Transport).RoundTrip(req)
-	r.must(err)
-	r.Cleanup(func() { cancel(); resp.Body.Close() })
-	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
-		body, _ := io.ReadAll(resp.Body)
-		r.Fatalf("%s %v: %s", resp.Status, resp.Header, body)
-	}
-	s := &sse{rig: r, resp: resp, in: bufio.NewScanner(resp.Body), id: last}
-	s.in.Buffer(nil, 1<<20)
+	r.Cleanup(cancel)
+	s := r.openSSE(req)
+	s.id = last
 	if data := s.block(); data != "" {
 		r.Fatalf("the stream begins with an event: %s", data)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os/exec"
@@ -97,16 +96,8 @@ func (r *rig) subscribe(query, token string) *sse {
 	if token != "" {
 		req.Header.Set("x-api-key", token)
 	}
-	resp, err := new(http.Transport).RoundTrip(req)
-	r.must(err)
-	r.Cleanup(func() { cancel(); resp.Body.Close() })
-	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
-		body, _ := io.ReadAll(resp.Body)
-		r.Fatalf("%s %v: %s", resp.Status, resp.Header, body)
-	}
-	s := &sse{rig: r, resp: resp, in: bufio.NewScanner(resp.Body)}
-	s.in.Buffer(nil, 1<<20)
-	return s
+	r.Cleanup(cancel)
+	return r.openSSE(req)
 }
 
 // statuses returns the statuses of the next message's transfers.

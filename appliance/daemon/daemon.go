@@ -60,36 +60,39 @@ type Ready struct {
 
 // running holds the parts of a running daemon.
 type running struct {
-	config        *config.Config
-	loaded        *config.Config // the newest, whose reloadable settings are in effect; guarded by reloading
-	options       Options
-	logger        *slog.Logger
+	options  Options
+	logger   *slog.Logger
+	registry *prometheus.Registry
+	started  time.Time
+
+	config    *config.Config // as of the start
+	reloading sync.Mutex     // held by a reload
+	loaded    *config.Config // the newest, whose reloadable settings are in effect; guarded by reloading
+
 	store         *Store
-	streams       *api.Events // of events, and of subscriptions
-	reads         *reads      // answers GraphQL
-	tower         *watchtower
-	quorum        *quorum.Quorum // nil if this appliance signs alone
-	signer        *signers
-	signs         atomic.Value // the signer's address, a string; nil until it is known
-	attestor      *attest.Attestor
+	continued     chan successor // receives the log that continues the journal
+	witnesses     *witness.Gatherer
 	events        *journal.Events
 	eventsRefused bool // the journal accepts no more events
-	recordedKeys  recordedKeys
-	servers       servers
-	registry      *prometheus.Registry
-	started       time.Time
-	shipping      shipping
-	webhooks      *webhooks.Hooks
 
-	tracing   *tracing // nil if no collector is configured
-	witnesses *witness.Gatherer
-	continued chan successor        // receives the log that continues the journal
-	reloading sync.Mutex            // held by a reload
-	overdue   *time.Timer           // ends the process if a part does not end; nil until the daemon stops
-	governed  atomic.Pointer[rules] // the policy files in effect; nil before the first
-	// the policy has rules of approvals
-	demandsApprovals atomic.Bool
-	seconds          atomic.Uint64 // number of warnings about a second beneficiary
+	attestor         *attest.Attestor
+	signer           *signers
+	signs            atomic.Value // the signer's address, a string; nil until it is known
+	recordedKeys     recordedKeys
+	quorum           *quorum.Quorum        // nil if this appliance signs alone
+	governed         atomic.Pointer[rules] // the policy files in effect; nil before the first
+	demandsApprovals atomic.Bool           // the policy has rules of approvals
+	seconds          atomic.Uint64         // number of warnings about a second beneficiary
+
+	reads    *reads      // answers GraphQL
+	streams  *api.Events // of events, and of subscriptions
+	tower    *watchtower
+	shipping shipping
+	webhooks *webhooks.Hooks
+	servers  servers
+
+	tracing *tracing    // nil if no collector is configured
+	overdue *time.Timer // ends the process if a part does not end; nil until the daemon stops
 }
 
 // Serve runs the daemon until ctx ends or a part of it fails.

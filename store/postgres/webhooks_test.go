@@ -42,7 +42,7 @@ func TestOneApplianceDeliversWebhooksAndAnotherTakesOver(t *testing.T) {
 
 	began := time.Now() // the first is dead: nothing renews its hold
 	for !holds(second) {
-		if time.Since(began) > time.Minute {
+		if time.Since(began) > 10*time.Minute { // only a hang reaches it
 			t.Fatal("the second appliance does not take over")
 		}
 		time.Sleep(50 * time.Millisecond)
