@@ -11,9 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/attestd/attestd/api"
+	"github.com/attestd/attestd/api/openapitest"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/events"
 	"github.com/attestd/attestd/appliance/index"
@@ -39,6 +41,8 @@ type sse struct {
 	resp *http.Response
 	in   *bufio.Scanner
 	id   string // of the last event
+
+	schema *jsonschema.Schema // validates each event; nil validates none
 }
 
 // seen is an event as a client sees it.
@@ -78,7 +82,7 @@ func (r *rig) stream(path, token, last string) *sse {
 	}
 	r.Cleanup(cancel)
 	s := r.openSSE(req)
-	s.id = last
+	s.id, s.schema = last, openapitest.Schema(r, "openapi.yaml", "Event")
 	if data := s.block(); data != "" {
 		r.Fatalf("the stream begins with an event: %s", data)
 	}
@@ -108,6 +112,9 @@ func (s *sse) next() (e seen) {
 	s.Helper()
 	for {
 		if data := s.block(); data != "" {
+			if s.schema != nil {
+				openapitest.Check(s, s.schema, []byte(data))
+			}
 			s.must(json.Unmarshal([]byte(data), &e))
 			return e
 		}

@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/coding"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/events"
 )
 
 type openAPI struct {
@@ -33,6 +35,14 @@ type openAPI struct {
 		Schemas map[string]struct {
 			Enum        []string
 			Description string
+			AllOf       []struct {
+				If struct {
+					Properties map[string]struct {
+						Const events.Type
+						Enum  []events.Type
+					}
+				}
+			} `yaml:"allOf"`
 		}
 	}
 }
@@ -55,6 +65,32 @@ func TestTheDescriptionIsServedAndComplete(t *testing.T) {
 	}
 	if want := []string{"webhook-id", "webhook-timestamp", "webhook-signature"}; !slices.Equal(headers, want) {
 		t.Errorf("a webhook has the headers %q, want %q", headers, want)
+	}
+}
+
+// The description has the data of each type of events once.
+func TestEachTypeOfEventsIsDescribed(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("openapi.yaml")
+	var doc openAPI
+	if err == nil {
+		err = yaml.Unmarshal(text, &doc)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var described []events.Type
+	for _, one := range doc.Components.Schemas["Event"].AllOf {
+		if t := one.If.Properties["type"]; t.Const != "" {
+			described = append(described, t.Const)
+		} else {
+			described = append(described, t.Enum...)
+		}
+	}
+	slices.Sort(described)
+	types := slices.DeleteFunc(events.Types(), func(t events.Type) bool { return t == events.Checkpoint })
+	if !slices.Equal(described, types) {
+		t.Errorf("described are %q, want %q", described, types)
 	}
 }
 

@@ -87,6 +87,7 @@ func scripts(t *testing.T) testscript.Params {
 			if script := strings.TrimPrefix(filepath.Base(e.WorkDir), "script-"); slices.Contains(racedScripts, script) {
 				e.Setenv("PATH", filepath.Dir(raced)+string(filepath.ListSeparator)+e.Getenv("PATH"))
 			}
+			e.Defer(func() { eventsDescribed(t, e.WorkDir) })
 			module, err := softhsm.Module()
 			e.Setenv("MODULE", module)
 			e.Setenv("GORACE", os.Getenv("GORACE"))
