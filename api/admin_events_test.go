@@ -14,6 +14,7 @@ import (
 
 	"github.com/attestd/attestd/api"
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/api/openapitest"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/events"
@@ -156,9 +157,9 @@ func TestAnOperatorFollowsAllEvents(t *testing.T) {
 	socket := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", o.path)
 	}}
-	follow := func(last string) *sse {
+	follow := func(types, last string) *sse {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		req, err := http.NewRequestWithContext(ctx, "GET", "http://admin/events?types=key.*", nil)
+		req, err := http.NewRequestWithContext(ctx, "GET", "http://admin/events?types="+types, nil)
 		o.must(err)
 		req.Header.Set("Last-Event-ID", last)
 		resp, err := socket.RoundTrip(req)
@@ -168,6 +169,9 @@ func TestAnOperatorFollowsAllEvents(t *testing.T) {
 			t.Fatalf("%s %v", resp.Status, resp.Header)
 		}
 		s := &sse{rig: o.rig, resp: resp, in: bufio.NewScanner(resp.Body)}
+		if types == "log.checkpoint" {
+			s.schema = openapitest.Schema(t, "openapi.yaml", "Event")
+		}
 		s.block() // the first id
 		return s
 	}
@@ -176,16 +180,29 @@ func TestAnOperatorFollowsAllEvents(t *testing.T) {
 			journal.Event{Kind: kind, Details: map[string]string{"id": id}})
 		o.must(err)
 	}
-	s := follow("")
+	s, checkpoints := follow("key.*", ""), follow("log.checkpoint", "")
 	record(journal.EventKeyCreated, "a")
 	record(journal.EventPaused, "")
 	record(journal.EventKeyRevoked, "a")
 	if e := s.next(); e.Type != "key.created" || e.Subject != "a" {
 		t.Errorf("%+v", e)
 	}
-	for _, s := range []*sse{s, follow(s.id)} {
+	for _, s := range []*sse{s, follow("key.*", s.id)} {
 		if e := s.next(); e.Type != "key.revoked" {
 			t.Errorf("%+v", e)
 		}
+	}
+
+	// Checkpoints come until one covers the last record. A resumed stream begins with the newest.
+	for size := int64(0); size < 3; {
+		e := checkpoints.next()
+		tree, err := journal.OpenCheckpoint([]byte(e.Data.Checkpoint), o.log.Verifier)
+		if o.must(err); tree.N <= size || tree.N != e.Data.Size || e.Type != "log.checkpoint" {
+			t.Fatalf("after the checkpoint of %d records: %+v", size, e)
+		}
+		size = tree.N
+	}
+	if e := follow("log.checkpoint", checkpoints.id).next(); e.Data.Size != 3 {
+		t.Errorf("after a resume: %+v", e)
 	}
 }

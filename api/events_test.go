@@ -49,10 +49,12 @@ type sse struct {
 type seen struct {
 	ID, Type, Subject string
 	Data              struct {
-		Index  int64
-		KeyID  string
-		Code   string
-		Status string
+		Index      int64
+		KeyID      string
+		Code       string
+		Status     string
+		Size       int64
+		Checkpoint string
 	}
 }
 

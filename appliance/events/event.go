@@ -24,7 +24,7 @@ const (
 	PacketUpdated      Type = "packet.updated"
 )
 
-// Checkpoint is the type of the newest checkpoint, for operators.
+// Checkpoint is the type of the newest checkpoint, for operators. Streams have it, and webhooks do not.
 const Checkpoint Type = "log.checkpoint"
 
 // unlisted begins the type of an event whose kind is not in kinds.

@@ -26,6 +26,7 @@ type Options struct {
 // safe for concurrent use.
 type Hub struct {
 	feeds  []*feed
+	tail   sinks.Tail
 	turns  chan struct{} // held by the stream whose turn it is; see Stream.begin
 	catch  chan struct{} // held while a stream reads a log itself
 	origin string
@@ -45,9 +46,9 @@ func NewHub(o Options) *Hub {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Hub{turns: make(chan struct{}, 1), catch: make(chan struct{}, 1), origin: o.Verifier.Name()}
-	h.feeds = append(h.feeds, newFeed(leaves{
-		sinks.Tail{Journal: o.Journal, Verifier: o.Verifier}, h.origin}, o.Logger.With("events", "journal")))
+	h := &Hub{turns: make(chan struct{}, 1), catch: make(chan struct{}, 1), origin: o.Verifier.Name(),
+		tail: sinks.Tail{Journal: o.Journal, Verifier: o.Verifier}}
+	h.feeds = append(h.feeds, newFeed(leaves{h.tail, h.origin}, o.Logger.With("events", "journal")))
 	if o.Changes != nil {
 		h.feeds = append(h.feeds, newFeed(changes{o.Changes, h.origin}, o.Logger.With("events", "replica")))
 	}

@@ -2,7 +2,9 @@ package events
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"sync"
 	"time"
 
@@ -30,7 +32,8 @@ type Stream struct {
 	filter Filter
 	at     Position
 	open   []*reading
-	gap    bool // the next event is a Gap
+	gap    bool  // the next event is a Gap
+	signed int64 // size of the newest Checkpoint that the reader has
 	ended  bool
 	noted  func(Event) // called with each event that Next appends; may be nil
 	finish func()      // ends the stream's turn; nil outside a turn
@@ -63,6 +66,9 @@ func (h *Hub) Open(ctx context.Context, v Viewer, filter Filter, from Position) 
 		f.open()
 		s.open = append(s.open, &reading{f, at})
 		f.source.place(&s.at, at, Event{})
+	}
+	if from.Journal.Log == "" {
+		s.signed = s.at.Journal.Next
 	}
 	if len(s.open) == 0 {
 		return nil, appliance.Errorf(appliance.CodeScopeRequired, "this API key may see no events")
@@ -134,6 +140,11 @@ func (s *Stream) Next(ctx context.Context, buf []byte) (_ []byte, events int, ok
 			buf, n, next = s.take(ctx, r, buf)
 			events += n
 			changed = append(changed, next)
+		}
+		if size := len(buf); s.at.Journal.Next > s.signed {
+			if buf = s.appendCheckpoint(ctx, buf); len(buf) > size {
+				events++
+			}
 		}
 		switch {
 		case len(buf) > before:
@@ -246,6 +257,32 @@ func (s *Stream) appendEvent(buf []byte, e Event, text []byte) []byte {
 // appendID ends an event with its id.
 func (s *Stream) appendID(buf []byte) []byte {
 	return append(append(append(buf, "id: "...), s.at.String()...), "\n\n"...)
+}
+
+// appendCheckpoint appends the newest checkpoint. It may cover leaves whose events follow. A checkpoint that cannot be
+// read is skipped.
+func (s *Stream) appendCheckpoint(ctx context.Context, buf []byte) []byte {
+	e := Event{Source: s.hub.origin, Type: Checkpoint, Time: time.Now(), Index: -1}
+	if !s.wants(e) {
+		return buf
+	}
+	signed, tree, err := s.hub.tail.Checkpoint(ctx)
+	if err != nil {
+		return buf
+	}
+	s.signed = tree.N
+	e.ID = fmt.Sprintf("%s/%d", s.hub.tail.Log(), tree.N)
+	e.Data, _ = json.Marshal(checkpoint{s.hub.tail.Log(), tree.N, hex.EncodeToString(tree.Hash[:]), string(signed)})
+	text, _ := json.Marshal(e) // neither can fail
+	return s.appendEvent(buf, e, text)
+}
+
+// checkpoint is the data of a Checkpoint.
+type checkpoint struct {
+	Log        string `json:"log"`
+	Size       int64  `json:"size"`
+	RootHash   string `json:"rootHash"`   // hex
+	Checkpoint string `json:"checkpoint"` // signed (C2SP tlog-checkpoint)
 }
 
 func (s *Stream) appendGap(buf []byte) []byte {

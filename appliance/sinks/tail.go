@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/attestd/attestd/appliance/journal"
 )
@@ -24,12 +25,16 @@ func (t Tail) Log() string { return journal.LogName(t.Verifier) }
 
 // Size returns how many entries the newest checkpoint covers.
 func (t Tail) Size(ctx context.Context) (int64, error) {
-	signed, err := t.Journal.Checkpoint(ctx)
-	if err != nil {
-		return 0, err
-	}
-	tree, err := journal.OpenCheckpoint(signed, t.Verifier)
+	_, tree, err := t.Checkpoint(ctx)
 	return tree.N, err
+}
+
+// Checkpoint returns the newest checkpoint, and its tree.
+func (t Tail) Checkpoint(ctx context.Context) (signed []byte, tree tlog.Tree, err error) {
+	if signed, err = t.Journal.Checkpoint(ctx); err == nil {
+		tree, err = journal.OpenCheckpoint(signed, t.Verifier)
+	}
+	return signed, tree, err
 }
 
 // Read calls yield with the entries below size that a reader at the cursor does not have, in order. It ends without an

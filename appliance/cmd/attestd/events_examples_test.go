@@ -208,7 +208,7 @@ func openEvents(t *testing.T, d *daemonProcess, last string) *http.Response {
 	if last != "" {
 		request.Header.Set("Last-Event-ID", last)
 	}
-	answer, err := http.DefaultClient.Do(request)
+	answer, err := (&http.Client{Timeout: patience}).Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
