@@ -202,7 +202,11 @@ func TestAnOperatorFollowsAllEvents(t *testing.T) {
 		}
 		size = tree.N
 	}
-	if e := follow("log.checkpoint", checkpoints.id).next(); e.Data.Size != 3 {
+	record(journal.EventPaused, "")
+	if e := checkpoints.next(); e.Data.Size != 4 {
+		t.Errorf("after the checkpoint of 3 records: %+v", e)
+	}
+	if e := follow("log.checkpoint", checkpoints.id).next(); e.Data.Size != 4 {
 		t.Errorf("after a resume: %+v", e)
 	}
 }
