@@ -130,14 +130,15 @@ func (in *ingest) fetchPackets(ctx context.Context, hashes []string) error {
 	return nil
 }
 
-// addTransfers adds transfers whose packets are in this ingest or in the index, and returns the others.
+// addTransfers adds transfers whose packets are in this ingest or in the index, and returns the others. If packets are
+// checked against their chains, it also returns transfers that are ahead of their packet in the index.
 func (in *ingest) addTransfers(ctx context.Context, rows []index.Row) (orphans []index.Row, err error) {
 	if err := in.loadPackets(ctx, rows); err != nil {
 		return nil, err
 	}
 	for _, row := range rows {
 		p := in.packets[hashOf(row)]
-		if p == nil {
+		if p == nil || in.f.o.Chains != nil && !p.came && checkEnd(row, p.row) != nil {
 			orphans = append(orphans, row)
 			continue
 		}
@@ -149,7 +150,13 @@ func (in *ingest) addTransfers(ctx context.Context, rows []index.Row) (orphans [
 }
 
 func (in *ingest) addTransfer(row index.Row, p *packet) error {
-	if reason := p.contradicts(row); reason != "" {
+	reason := p.contradicts(row)
+	if reason == "" && in.f.o.Chains != nil {
+		if err := checkEnd(row, p.row); err != nil {
+			reason = err.Error()
+		}
+	}
+	if reason != "" {
 		in.quarantine(row, hashOf(row), reason)
 		return nil
 	}

@@ -1,9 +1,11 @@
 package follower
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/attestd/attestd/appliance/index"
@@ -80,12 +82,39 @@ func (in *ingest) askChains(ctx context.Context, packets []*packet) error {
 	return nil
 }
 
-// confirms reports whether a packet of the index was checked for all that its chain knows of the row.
+// confirms reports whether the check of a packet in the index covers a row: both name the same chains and claim the same
+// receipt and end.
 func confirms(here, row index.Row) bool {
-	a, _ := here.Text(index.PacketSourceChainColumn)
-	b, _ := row.Text(index.PacketSourceChainColumn)
-	return a == b && (unfinished(row) || !unfinished(here))
+	for number, field := range index.PacketType.Fields {
+		switch {
+		case strings.HasPrefix(field.Name, "packet_recv_"), strings.HasPrefix(field.Name, "write_ack_"),
+			strings.HasPrefix(field.Name, "packet_ack_"), strings.HasPrefix(field.Name, "packet_timeout_"),
+			slices.Contains(checkedFields, field.Name):
+			if !bytes.Equal(here.AppendJSON(nil, number), row.AppendJSON(nil, number)) {
+				return false
+			}
+		}
+	}
+	return true
 }
+
+// checkedFields are further fields that confirms compares.
+var checkedFields = []string{"source_universal_chain_id", "destination_universal_chain_id", "channel_version", "status",
+	"success", "acknowledgement", "traces"}
+
+// checkEnd checks that a transfer says no more about its end than its packet.
+func checkEnd(transfer, packet index.Row) error {
+	if !index.ProgressOf(transfer).Within(index.ProgressOf(packet)) {
+		return errors.New("it has ended or was received, but its packet does not say so")
+	}
+	claimed, claims := transfer.Bool(transferSuccess)
+	if truth, known := packet.Bool(index.PacketSuccessColumn); claims && (!known || claimed != truth) {
+		return fmt.Errorf("success is %t, but its packet does not say so", claimed)
+	}
+	return nil
+}
+
+var transferSuccess = index.TransferType.MustField("success").Number
 
 func isTemporary(err error) bool {
 	var temporary interface{ Temporary() bool }

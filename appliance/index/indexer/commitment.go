@@ -16,14 +16,38 @@ import (
 
 func keccak(parts ...[]byte) []byte { return crypto.Keccak256(parts...) }
 
-// packetKey is the first word of the key of a packet's commitment in the core contract.
-const packetKey = 4
+// The first words of the keys of a packet's commitment and of its receipt in the core contract.
+const (
+	packetKey  = 4
+	receiptKey = 5
+)
 
 // PacketSlot returns the storage slot in which an EVM core contract has the commitment of a packet that was sent. The
 // contract's mapping of commitments is its first variable.
-func PacketSlot(packet common.Hash) common.Hash {
-	key := keccak(common.LeftPadBytes([]byte{packetKey}, 32), packet[:])
+func PacketSlot(packet common.Hash) common.Hash { return slotOf(packetKey, packet) }
+
+// ReceiptSlot returns the storage slot in which an EVM core contract has the receipt of a packet.
+func ReceiptSlot(packet common.Hash) common.Hash { return slotOf(receiptKey, packet) }
+
+func slotOf(kind byte, packet common.Hash) common.Hash {
+	key := keccak(common.LeftPadBytes([]byte{kind}, 32), packet[:])
 	return common.BytesToHash(keccak(key, make([]byte, 32)))
+}
+
+// ReceiptOnly is the value in ReceiptSlot of a packet whose acknowledgement is not written yet.
+var ReceiptOnly = common.Hash{0x01}
+
+var acksForm = argumentsOf("bytes[]")
+
+// CommitmentOfAck returns the value in ReceiptSlot of a packet with that acknowledgement.
+func CommitmentOfAck(ack []byte) common.Hash {
+	packed, err := acksForm.Pack([][]byte{ack})
+	if err != nil { // the form above is invalid
+		panic(err)
+	}
+	value := common.BytesToHash(keccak(packed))
+	value[0] = 0x01
+	return value
 }
 
 // The commitments of a packet in PacketSlot.

@@ -22,6 +22,11 @@ func commit(p common.Hash, value common.Hash) chaintest.Emission {
 	return chaintest.Emission{Topics: []common.Hash{indexer.PacketSlot(p), value}, Store: true}
 }
 
+// receipt writes the receipt of a packet into the core contract of its destination.
+func receipt(p common.Hash, value common.Hash) chaintest.Emission {
+	return chaintest.Emission{Topics: []common.Hash{indexer.ReceiptSlot(p), value}, Store: true}
+}
+
 // newVerifier returns a verifier of sides, each with its own RPCs.
 func newVerifier(t testing.TB, chains ...indexer.Chain) *indexer.Verifier {
 	t.Helper()
@@ -93,6 +98,7 @@ func TestEachProofTellsWhatTheChainKnows(t *testing.T) {
 	done := rows[1]
 	hash := common.HexToHash(done.Key())
 	a.Emit(t, commit(hash, indexer.CommitmentDone))
+	b.Emit(t, receipt(hash, indexer.CommitmentOfAck(acknowledgement(true))))
 	end := func(height string) func(*index.Packet) {
 		return func(p *index.Packet) { p.AckTimestamp, p.AckHeight = p.SendTimestamp, &height }
 	}

@@ -216,13 +216,22 @@ func forget(p *index.Packet) {
 // acknowledge records the acknowledgement and the success that it reports.
 func acknowledge(p *index.Packet, text string) {
 	p.Acknowledgement = new(text)
-	ack, err := decodeHex(text)
-	if err != nil || p.ChannelVersion == nil || *p.ChannelVersion != zkgm.ChannelVersion || len(ack) < 32 {
+	if p.ChannelVersion == nil {
 		return
 	}
-	if tag := ack[:32]; bytes.Equal(tag[:31], make([]byte, 31)) && tag[31] <= 1 {
-		p.Success = new(tag[31] == 1)
+	if success, ok := successIn(*p.ChannelVersion, text); ok {
+		p.Success = new(success)
 	}
+}
+
+// successIn returns the success that an acknowledgement reports: its tag. ok is false if it has none.
+func successIn(version, text string) (success, ok bool) {
+	ack, err := decodeHex(text)
+	if err != nil || version != zkgm.ChannelVersion || len(ack) < 32 {
+		return false, false
+	}
+	tag := ack[:32]
+	return tag[31] == 1, bytes.Equal(tag[:31], make([]byte, 31)) && tag[31] <= 1
 }
 
 // settle sets the status: the type of the last trace that has happened, or TIMEOUT.

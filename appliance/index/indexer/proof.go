@@ -140,9 +140,12 @@ func (p *ProvenPacket) packet() *Packet {
 
 // Columns of packets that only proofs read.
 var (
-	sendHeightColumn    = index.PacketType.MustField("packet_send_height").Number
-	ackHeightColumn     = index.PacketType.MustField("packet_ack_height").Number
-	timeoutHeightColumn = index.PacketType.MustField("packet_timeout_height").Number
+	sendHeightColumn      = index.PacketType.MustField("packet_send_height").Number
+	recvHeightColumn      = index.PacketType.MustField("packet_recv_height").Number
+	writeAckHeightColumn  = index.PacketType.MustField("write_ack_height").Number
+	ackHeightColumn       = index.PacketType.MustField("packet_ack_height").Number
+	timeoutHeightColumn   = index.PacketType.MustField("packet_timeout_height").Number
+	acknowledgementColumn = index.PacketType.MustField("acknowledgement").Number
 )
 
 // provenPacketOf returns the packet of a row, and its hash.

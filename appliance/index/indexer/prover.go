@@ -48,10 +48,12 @@ const (
 	mostProven = 100             // packets in one request
 )
 
-// Commitment is a packet's commitment in the core contract after a block.
+// Commitment is a slot of the core contract after a block: of a packet's commitment, or of its receipt.
 type Commitment struct {
 	Block ProvenBlock
-	Value common.Hash // CommitmentSent, CommitmentDone, or zero for a packet that was not sent
+	// Value is CommitmentSent, CommitmentDone, or zero for a packet that was not sent. Of a receipt, it is
+	// ReceiptOnly, the commitment of the acknowledgement, or zero for a packet that was not received.
+	Value common.Hash
 
 	header         *types.Header
 	account, nodes []hexutil.Bytes // the account proof and the storage proof
@@ -67,11 +69,11 @@ func newProver(c Chain, version string, now func() time.Time) (*Prover, error) {
 	return &Prover{r: newReader(x, c, nodes), now: now, turn: make(chan struct{}, 1), most: mostProven}, nil
 }
 
-// commitments returns the commitments of packets after the same recent block. The block is final, or has the configured
-// number of confirmations.
+// commitments returns the values of slots of the core contract after the same recent block. The block is final, or has
+// the configured number of confirmations.
 //
 // Errors: the RPCs are unreachable, disagree on the block, or have no valid proof; ctx's error.
-func (p *Prover) commitments(ctx context.Context, packets []common.Hash) (found []Commitment, err error) {
+func (p *Prover) commitments(ctx context.Context, slots []common.Hash) (found []Commitment, err error) {
 	select {
 	case p.turn <- struct{}{}:
 		defer func() { <-p.turn }()
@@ -85,10 +87,6 @@ func (p *Prover) commitments(ctx context.Context, packets []common.Hash) (found 
 	at, err := p.anchor(ctx)
 	if err != nil {
 		return nil, err
-	}
-	slots := make([]common.Hash, len(packets))
-	for i, hash := range packets {
-		slots[i] = PacketSlot(hash)
 	}
 	for len(slots) > 0 {
 		n := min(len(slots), p.most)
@@ -288,7 +286,8 @@ func unchecked(format string, args ...any) *Unproven {
 }
 
 // Check returns for each packet nil if the core contract of its source chain knows it, or an *Unproven. It also checks
-// that a packet that is acknowledged or timed out has ended on its chain.
+// that a packet that is acknowledged or timed out has ended on its chain. If the destination is an EVM chain of
+// indexer.chains, its core contract must have the receipt and the acknowledgement that the packet claims.
 func (v *Verifier) Check(ctx context.Context, packets []index.Row) []error {
 	results := make([]error, len(packets))
 	of := make(map[string][]int) // positions by chain
@@ -329,7 +328,7 @@ func (v *Verifier) checkOn(ctx context.Context, p *Prover, rows []index.Row) (re
 	}
 	results = make([]*Unproven, len(rows))
 	var asked []int
-	var hashes []common.Hash
+	var slots []common.Hash
 	for i, row := range rows {
 		_, hash, err := provenPacketOf(row)
 		switch height, heightErr := numberIn(row, sendHeightColumn); {
@@ -339,10 +338,10 @@ func (v *Verifier) checkOn(ctx context.Context, p *Prover, rows []index.Row) (re
 			results[i] = unchecked("it was sent in block %d, and block %d of %s is the newest that can be proved",
 				height, block.Number, p.r.ID)
 		default:
-			asked, hashes = append(asked, i), append(hashes, hash)
+			asked, slots = append(asked, i), append(slots, PacketSlot(hash))
 		}
 	}
-	found, err := p.commitments(ctx, hashes)
+	found, err := p.commitments(ctx, slots)
 	if err != nil {
 		return nil, block, err
 	}
@@ -350,32 +349,8 @@ func (v *Verifier) checkOn(ctx context.Context, p *Prover, rows []index.Row) (re
 		results[at] = compare(rows[at], found[i], p.r.ID)
 		block = found[i].Block
 	}
+	v.checkReceipts(ctx, rows, results)
 	return results, block, nil
-}
-
-// compare returns why a row does not agree with its packet's commitment.
-func compare(row index.Row, c Commitment, id string) *Unproven {
-	switch c.Value {
-	case CommitmentDone:
-		return nil
-	case common.Hash{}:
-		return contradicted("the core contract of %s does not know it in block %d", id, c.Block.Number)
-	case CommitmentSent:
-	default:
-		return contradicted("the core contract of %s has %s for it in block %d", id, c.Value, c.Block.Number)
-	}
-	for column, ended := range map[int]int{ackHeightColumn: index.PacketAckedColumn,
-		timeoutHeightColumn: index.PacketTimedOutColumn} {
-		if row.IsNull(ended) {
-			continue
-		}
-		if height, err := numberIn(row, column); err == nil && height > c.Block.Number {
-			return unchecked("it ended in block %d, and block %d of %s is the newest that can be proved", height,
-				c.Block.Number, id)
-		}
-		return contradicted("it is neither acknowledged nor timed out in block %d of %s", c.Block.Number, id)
-	}
-	return nil
 }
 
 // note records whether a chain could be read.
@@ -428,7 +403,7 @@ func (v *Verifier) Prove(ctx context.Context, idx index.Index, packet string) (*
 	if err != nil {
 		return nil, appliance.Errorf(appliance.CodeInvalidField, "packet %s: %v", row.Key(), err)
 	}
-	found, err := p.commitments(ctx, []common.Hash{hash})
+	found, err := p.commitments(ctx, []common.Hash{PacketSlot(hash)})
 	if err != nil {
 		return nil, appliance.Errorf(appliance.CodeUpstreamUnavailable, "chain %s: %v", id, err)
 	}

@@ -21,7 +21,7 @@ const CodeReorganised = "chain_reorganised"
 // errReorganised says that the last block read is no longer on the chain.
 var errReorganised = errors.New("the chain was reorganised")
 
-// undo is what a range of blocks has changed. The index stores it as a position, under undoName.
+// undo has the changes of a range of blocks. The index stores it as a position, under undoName.
 //
 // Only events of a chain change the rows of its clients, connections and channels, so their earlier values are stored.
 // Events of two chains change the row of a packet, in any order. The steps that a chain has added are therefore taken
@@ -41,8 +41,8 @@ func undoName(chain string, last uint64) string {
 	return "indexer undo " + chain + " " + strconv.FormatUint(last, 10)
 }
 
-// keepUndo stores what a range has changed with its batch, and removes what is too old. A range far below the head is
-// not stored; nothing below it can be undone then.
+// keepUndo stores the undo of a range with its batch, and removes old ones. A range far below the head has none. Ranges
+// below it cannot be undone then.
 func (r *reader) keepUndo(batch *index.Batch, u *undo, to *progress, undoable bool) error {
 	kept := slices.Clone(r.at.Kept)
 	if undoable {
@@ -143,7 +143,7 @@ func withPosition(positions map[string]string, name, value string) map[string]st
 }
 
 // rewind takes all steps from a rescan's first block on out of the packets, and reads on there. It follows a
-// reorganisation that is deeper than what is kept.
+// reorganisation that is deeper than the kept ranges.
 func (r *reader) rewind(ctx context.Context, again Range) error {
 	var before *progress
 	if again.From > r.FromBlock {
@@ -206,7 +206,7 @@ func reaches(height *string, first uint64) bool {
 	return err == nil && n >= first
 }
 
-// revert undoes what a chain's blocks have changed, in one batch.
+// revert undoes the changes of a chain's blocks in one batch.
 func (x *Indexer) revert(ctx context.Context, r *reader, load func(index.Snapshot) (undo, error)) error {
 	x.writing.Lock()
 	defer x.writing.Unlock()
