@@ -58,6 +58,20 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", ({ matches
   }
 })
 
+// GraphiQL's tabs contain buttons, which no tab may (WAI-ARIA 1.2, children presentational). They become a list of buttons, one of which is current.
+// The name of a button in the history is the query, which it shows (WCAG 2.1, 2.5.3).
+const root = document.getElementById("graphiql")
+function mend() {
+  for (const element of root.querySelectorAll('[role="tablist"], [role="tab"]')) element.removeAttribute("role")
+  for (const tab of root.querySelectorAll(".graphiql-tab")) {
+    tab.removeAttribute("aria-selected")
+    tab.querySelector(".graphiql-tab-button")?.setAttribute("aria-current", tab.classList.contains("graphiql-tab-active"))
+  }
+  for (const button of root.querySelectorAll(".graphiql-history-item-label[aria-label]")) button.removeAttribute("aria-label")
+  root.querySelector('[role="tabpanel"]')?.setAttribute("role", "region")
+}
+new MutationObserver(mend).observe(root, { subtree: true, childList: true, attributes: true, attributeFilter: ["role", "aria-selected", "class"] })
+
 /** A field for the API key, where the server wants one or has refused a query for want of it. */
 function KeyField() {
   const [wanted, want] = useState(ofServer("requires-key") === "true")
@@ -97,7 +111,7 @@ const firstVisit = active === examples[0]
 
 const narrow = matchMedia("(max-width: 700px)").matches
 
-createRoot(document.getElementById("graphiql")).render(
+createRoot(root).render(
   <GraphiQL
     fetcher={fetcher}
     defaultTabs={examples}
