@@ -90,7 +90,7 @@ func (l looks) funcs() template.FuncMap {
 		"hasFile":       func(name string) bool { return l.files[name] != nil },
 		"time":          text.Time,
 		"span":          span,
-		"grouped":       text.Count,
+		"grouped":       text.Count[int64],
 		"sized":         sized,
 		"count":         count,
 		"eventTitle":    eventTitle,

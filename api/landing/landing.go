@@ -38,7 +38,7 @@ var script string
 //go:embed favicon.svg
 var Favicon []byte
 
-var page = template.Must(template.New("landing").Funcs(template.FuncMap{"count": text.Count}).Parse(landingHTML))
+var page = template.Must(template.New("landing").Funcs(template.FuncMap{"count": text.Count[int64]}).Parse(landingHTML))
 
 // Policy returns the Content-Security-Policy of the pages. It allows only their inline style and script, and images
 // from the same origin.

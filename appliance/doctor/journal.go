@@ -122,10 +122,11 @@ func (s journalSample) String() string {
 	case 0:
 		return "no records yet"
 	case s.size:
-		return fmt.Sprintf("%d records and their checkpoint are valid; all were checked", s.size)
+		return fmt.Sprintf("%s records and their checkpoint are valid; all were checked", text.Count(s.size))
 	}
 	return fmt.Sprintf(
-		"%d records with a valid checkpoint; %d of them, the newest and random ones, were checked (attestd log verify checks all)", s.size, s.checked)
+		"%s records with a valid checkpoint; %s of them, the newest and random ones, were checked (attestd log verify checks all)",
+		text.Count(s.size), text.Count(s.checked))
 }
 
 // sampleJournal checks the checkpoint and the sampled records. It returns the first fault.

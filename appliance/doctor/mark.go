@@ -9,6 +9,7 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/store/highwater"
 )
 
@@ -54,5 +55,5 @@ func checkMark(ctx context.Context, p *subject) []Finding {
 		return []Finding{warn("start attestd, which creates it: systemctl start attestd",
 			"%s does not exist, so an earlier loss would not be noticed", path)}
 	}
-	return []Finding{ok("the journal has all %d published records", mark.Tree.N)}
+	return []Finding{ok("the journal has all %s published records", text.Count(mark.Tree.N))}
 }

@@ -58,10 +58,10 @@ func (p *subject) judgeReplica(ctx context.Context) Finding {
 	case status.Newest.IsZero():
 		return warn(fill, "empty: GraphQL queries return no rows")
 	case time.Since(status.Newest) > staleReplica && !p.config.Follows(): // checkFollowing covers replicas that follow
-		return warn(fill, "%d transfers, the newest from %s", status.Rows[index.TransferType.Name],
+		return warn(fill, "%s transfers, the newest from %s", text.Count(status.Rows[index.TransferType.Name]),
 			text.Age(status.Newest))
 	}
-	return ok("%d transfers, the newest from %s", status.Rows[index.TransferType.Name], text.Age(status.Newest))
+	return ok("%s transfers, the newest from %s", text.Count(status.Rows[index.TransferType.Name]), text.Age(status.Newest))
 }
 
 // isUselessReplica reports whether the daemon will set the file aside because of that error.

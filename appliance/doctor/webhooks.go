@@ -38,8 +38,8 @@ func judgeWebhook(s webhooks.Status, now time.Time) Finding {
 	case !s.Disabled.IsZero():
 		return fail(again, "%s: disabled since %s: %s", s.Name, text.Time(s.Disabled), s.Reason)
 	case !s.Failing.IsZero() && now.Sub(s.Failing) > longestFailing:
-		return warn(again, "%s: failing since %s, %d events wait: %s", s.Name, text.Time(s.Failing), s.Waiting,
+		return warn(again, "%s: failing since %s, %s events wait: %s", s.Name, text.Time(s.Failing), text.Count(s.Waiting),
 			s.LastError)
 	}
-	return ok("%s: %d events delivered", s.Name, s.Delivered)
+	return ok("%s: %s events delivered", s.Name, text.Count(s.Delivered))
 }

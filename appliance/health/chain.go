@@ -62,6 +62,6 @@ func Contract(c chain.ContractStatus, signer appliance.Address) (all []Finding) 
 		return all
 	}
 	return []Finding{Good(
-		"%s: read to block %d; all %d redemptions are in the journal; the contract accepts this appliance's signatures",
-		c.Name, c.Block, c.Redemptions)}
+		"%s: read to block %d; all %s redemptions are in the journal; the contract accepts this appliance's signatures",
+		c.Name, c.Block, text.Count(c.Redemptions))}
 }

@@ -42,9 +42,9 @@ func Part(err error, well string) Finding {
 func Audit(at time.Time, records, damages int64) Finding {
 	if damages > 0 {
 		return Failure("list all damage: attestd log verify",
-			"the audit of %s found %d faults in %d records", text.Time(at), damages, records)
+			"the audit of %s found %s faults in %s records", text.Time(at), text.Count(damages), text.Count(records))
 	}
-	return Good("the audit of %s verified %d records", text.Time(at), records)
+	return Good("the audit of %s verified %s records", text.Time(at), text.Count(records))
 }
 
 // Disk rates the free space of a folder, in bytes. Below least, nothing is signed.

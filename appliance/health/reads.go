@@ -30,8 +30,8 @@ func IndexedChain(c indexer.Status) (all []Finding) {
 	if len(all) > 0 {
 		return all
 	}
-	return []Finding{Good("%s: indexed to block %d, %d blocks behind the head; %d events", c.ID, c.Indexed, c.Lag,
-		c.Events)}
+	return []Finding{Good("%s: indexed to block %d, %s blocks behind the head; %s events", c.ID, c.Indexed, text.Count(c.Lag),
+		text.Count(c.Events))}
 }
 
 // Follower rates the follower of the upstream.

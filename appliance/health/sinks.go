@@ -1,7 +1,6 @@
 package health
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/attestd/attestd/appliance/sinks"
@@ -16,7 +15,7 @@ func Sink(s sinks.Status) Finding {
 	const remedy = "correct the cause at the sink or in audit.sinks; attestd then sends all remaining records (docs/siem.md)"
 	left := "not started yet"
 	if s.LagRecords != nil {
-		left = fmt.Sprintf("%d records to send", *s.LagRecords)
+		left = text.Count(*s.LagRecords) + " records to send"
 	}
 	behind := time.Duration(s.LagSeconds * float64(time.Second)).Round(time.Second)
 	switch {

@@ -51,5 +51,5 @@ func newestWitnessed(newest *witness.Witnessed, interval time.Duration, now time
 			"the newest witnessed checkpoint is %s old, of %d records; it should be less than %s", age, newest.Records,
 			most)
 	}
-	return Good("a quorum has cosigned %d records, %s ago", newest.Records, age)
+	return Good("a quorum has cosigned %s records, %s ago", text.Count(newest.Records), age)
 }

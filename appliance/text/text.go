@@ -3,7 +3,6 @@ package text
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -28,15 +27,6 @@ func Age(t time.Time) string {
 	return fmt.Sprintf("%s (%s ago)", Time(t), time.Since(t).Round(time.Second))
 }
 
-// Count formats a number with a comma between groups of three digits.
-func Count(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
-}
-
 // OneLine replaces characters of an upstream's message that would break a terminal or a table.
 func OneLine(s string) string {
 	return strings.Map(func(r rune) rune {
@@ -50,15 +40,15 @@ func OneLine(s string) string {
 // Lag describes how far a replica may be behind its upstream.
 func Lag(s follower.Status) string {
 	if s.LagSeconds == nil {
-		return fmt.Sprintf("unknown until the first full read, %d rows", s.LagRows)
+		return fmt.Sprintf("unknown until the first full read, %s rows", Count(s.LagRows))
 	}
 	lag := time.Duration(*s.LagSeconds * float64(time.Second))
-	text := fmt.Sprintf("%s, %d rows", lag.Round(100*time.Millisecond), s.LagRows)
+	text := fmt.Sprintf("%s, %s rows", lag.Round(100*time.Millisecond), Count(s.LagRows))
 	if s.UnlistedRows > 0 {
-		text += fmt.Sprintf(" (%d not listed by the upstream)", s.UnlistedRows)
+		text += fmt.Sprintf(" (%s not listed by the upstream)", Count(s.UnlistedRows))
 	}
 	if s.SurplusRows > 0 {
-		text += fmt.Sprintf(", %d surplus rows", s.SurplusRows)
+		text += fmt.Sprintf(", %s surplus rows", Count(s.SurplusRows))
 	}
 	return text
 }
@@ -70,8 +60,8 @@ func Follower(s follower.Status) string {
 	}
 	text := string(s.State)
 	if all := Rows(s); s.State == follower.StateBackfill && all.Upstream > 0 {
-		text += fmt.Sprintf(", %d %% (%d of %d packets and transfers)", min(100, 100*all.Here/all.Upstream), all.Here,
-			all.Upstream)
+		text += fmt.Sprintf(", %d %% (%s of %s packets and transfers)", min(100, 100*all.Here/all.Upstream),
+			Count(all.Here), Count(all.Upstream))
 	}
 	if s.Failing {
 		text += ", upstream unreachable, retrying"

@@ -13,6 +13,7 @@ import (
 
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/text"
 )
 
 func newLogAcceptLoss(a *app) *cobra.Command {
@@ -72,7 +73,7 @@ func (a *app) acceptLoss(cmd *cobra.Command, reason string) error {
 		Lost        string `json:"lost"`
 	}{true, next.Key.Verifier.Name(), next.Key.VerifierText, next.Head.Tree.N, next.Aside, loss.Why},
 		func(w io.Writer) {
-			fmt.Fprintf(w, "%d records remain, and continue as a new log:\n", next.Head.Tree.N-1)
+			fmt.Fprintf(w, "%s records remain, and continue as a new log:\n", text.Count(next.Head.Tree.N-1))
 			printLog(w, next.Key.Verifier.Name(), next.Key.VerifierText)
 			if next.Aside != "" {
 				fmt.Fprintf(w, "The old journal is now %s.\n", next.Aside)

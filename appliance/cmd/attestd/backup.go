@@ -179,7 +179,7 @@ func (b backup) make(ctx context.Context, c *config.Config, name string, inFolde
 		Removed   []string `json:"removed,omitempty"`
 		Future    []string `json:"future,omitempty"`
 	}{name, size, manifest, to != nil, pruned.Removed, pruned.Future}, func(w io.Writer) {
-		fmt.Fprintf(w, "%s: %d records, %s, verified.\n", name, manifest.Records, config.RoundedSize(size))
+		fmt.Fprintf(w, "%s: %s records, %s, verified.\n", name, text.Count(manifest.Records), config.RoundedSize(size))
 		if to == nil {
 			fmt.Fprintln(w,
 				"It does not include the log key: if it is restored without data_dir, the journal continues as a new log. To include the key, encrypted, set backup.recipient.")

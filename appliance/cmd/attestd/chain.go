@@ -97,7 +97,7 @@ func writeContract(w io.Writer, c chain.ContractStatus) {
 	pairs := [][2]string{
 		{"contract", c.Name}, {"address", c.Address.String()}, {"chain", c.ChainID.String()},
 		{"attestor", attestor + takes}, {"block", strconv.FormatUint(c.Block, 10)},
-		{"redemptions", strconv.FormatInt(c.Redemptions, 10)}, {"unknown", unknown}, {"disputed", disputed},
+		{"redemptions", text.Count(c.Redemptions)}, {"unknown", unknown}, {"disputed", disputed},
 	}
 	for _, rpc := range c.RPCs {
 		state := fmt.Sprintf("%s, block %d", rpc.URL, rpc.Block)

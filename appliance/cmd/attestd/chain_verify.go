@@ -226,8 +226,8 @@ func writeChainReport(w io.Writer, r chainReport, rpcs int) {
 		fmt.Fprintln(w, "The export is DAMAGED: a missing attestation proves nothing.")
 	}
 	if len(r.Unknown) == 0 {
-		fmt.Fprintf(w, "All %d redemptions up to block %d have an attestation in the export of %d records.\n",
-			r.Redemptions, r.Block, r.Records)
+		fmt.Fprintf(w, "All %s redemptions up to block %d have an attestation in the export of %s records.\n",
+			text.Count(r.Redemptions), r.Block, text.Count(r.Records))
 		return
 	}
 	rows, late := make([][]string, len(r.Unknown)), 0

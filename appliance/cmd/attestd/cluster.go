@@ -80,8 +80,8 @@ func clusterStatus(ctx context.Context, c *config.Config) (status wire.Cluster, 
 func writeCluster(w io.Writer, s wire.Cluster, now time.Time) {
 	rows := make([][]string, len(s.Members))
 	for i, m := range s.Members {
-		rows[i] = []string{m.Name, orDash(m.Version), orDash(m.SignerAddress), fmt.Sprint(m.Size),
-			fmt.Sprint(max(0, s.Head.Size-m.Size)), since(m.LastSeen, now)}
+		rows[i] = []string{m.Name, orDash(m.Version), orDash(m.SignerAddress), text.Count(m.Size),
+			text.Count(max(0, s.Head.Size-m.Size)), since(m.LastSeen, now)}
 	}
 	if len(rows) > 0 {
 		table(w, "NAME\tVERSION\tSIGNER\tSIZE\tBEHIND\tSEEN", rows, "VERSION")
@@ -96,10 +96,10 @@ func writeCluster(w io.Writer, s wire.Cluster, now time.Time) {
 	}
 	fmt.Fprintln(w)
 	fields(w, append(pairs, [][2]string{{"database", s.Database.Primary}, {"", synchronous},
-		{"head", fmt.Sprintf("%d records", s.Head.Size)}, {"", s.Head.RootHash}}...))
+		{"head", text.Count(s.Head.Size) + " records"}, {"", s.Head.RootHash}}...))
 	for _, part := range slices.Sorted(maps.Keys(s.Failing)) {
 		fmt.Fprintln(w)
-		paragraph(w, "It does not attest: "+part+": "+text.OneLine(s.Failing[part]))
+		paragraph(w, red, "It does not attest: "+part+": "+text.OneLine(s.Failing[part]))
 	}
 }
 

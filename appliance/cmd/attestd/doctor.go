@@ -124,7 +124,8 @@ func writeFindings(w io.Writer, findings []doctor.Finding) {
 		under = 2 * gap // leaves room for a command that is to be copied
 	}
 	for _, f := range findings {
-		head := fmt.Sprintf("%-*s  %-*s  ", states, f.State, checks, f.Check)
+		state := fmt.Sprintf("%-*s", states, f.State)
+		head := paint(w, stateColours[f.State], state) + fmt.Sprintf("  %-*s  ", checks, f.Check)
 		for _, line := range lines(strings.ReplaceAll(f.Detail, "\n", " "), room(w)-before) {
 			fmt.Fprintln(w, head+line)
 			head = strings.Repeat(" ", before)

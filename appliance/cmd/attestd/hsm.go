@@ -348,7 +348,8 @@ func writeStatus(w io.Writer, s hsm.Status) {
 		{"sessions", sessionsShown(s.Session)},
 		{"worker", workerState(s)},
 		{"signatures",
-			fmt.Sprintf("%d made, %d wrong and withheld, %d repairs", s.Signatures, s.WrongSignatures, s.Repairs)},
+			fmt.Sprintf("%s made, %s wrong and withheld, %s repairs", text.Count(s.Signatures),
+				text.Count(s.WrongSignatures), text.Count(s.Repairs))},
 	}, told("last error", s.LastError+" "+text.Time(s.LastErrorTime))...))
 }
 
@@ -405,10 +406,10 @@ func viewBench(results []hsm.BenchResult) []benchView {
 func writeBench(w io.Writer, results []hsm.BenchResult) {
 	rows := make([][]string, len(results))
 	for i, r := range results {
-		rows[i] = []string{fmt.Sprint(r.Sessions), fmt.Sprintf("%.0f", r.PerSecond), fmt.Sprintf("%.0f µs",
+		rows[i] = []string{fmt.Sprint(r.Sessions), text.Decimal(r.PerSecond, 0), fmt.Sprintf("%.0f µs",
 			r.CPUMicros), r.P50.Round(time.Microsecond).String(), r.P99.Round(time.Microsecond).String()}
 	}
-	table(w, "SESSIONS\tSIGNATURES/S\tCPU EACH\tP50\tP99", rows)
+	table(w, "SESSIONS\tSIGNATURES/S\tCPU EACH\tMEDIAN\tP99", rows)
 }
 
 // lastOf returns the last n bytes of a text.

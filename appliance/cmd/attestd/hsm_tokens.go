@@ -195,8 +195,8 @@ func writeTokens(w io.Writer, s hsm.Status) {
 		if one.Ready {
 			ready++
 		}
-		rows = append(rows, []string{fmt.Sprint(one.Position), one.Name, one.State, fmt.Sprint(one.Signatures),
-			fmt.Sprint(one.HandedOver), text.Time(one.Since)})
+		rows = append(rows, []string{fmt.Sprint(one.Position), one.Name, one.State, text.Count(one.Signatures),
+			text.Count(one.HandedOver), text.Time(one.Since)})
 	}
 	state := map[bool]string{true: "yes", false: "no"}[s.Ready]
 	total := [][2]string{{"ready", fmt.Sprintf("%s, %d of %d tokens", state, ready, len(s.Tokens))}}
@@ -204,7 +204,8 @@ func writeTokens(w io.Writer, s hsm.Status) {
 		total = append(total, [2]string{"address", s.Key.Address.String()})
 	}
 	total = append(total, [2]string{"signatures",
-		fmt.Sprintf("%d made, %d wrong and withheld, %d repairs", s.Signatures, s.WrongSignatures, s.Repairs)})
+		fmt.Sprintf("%s made, %s wrong and withheld, %s repairs", text.Count(s.Signatures),
+			text.Count(s.WrongSignatures), text.Count(s.Repairs))})
 	fields(w, total)
 	fmt.Fprintln(w)
 	table(w, "TOKEN\tLABEL\tSTATE\tSIGNATURES\tHANDED OVER\tSINCE", rows, "HANDED OVER", "SINCE")

@@ -58,7 +58,7 @@ Exit status 1 if a chain cannot be read.`,
 }
 
 func writeIndexed(w io.Writer, c indexer.Status) {
-	lag := fmt.Sprintf("%d blocks", c.Lag)
+	lag := fmt.Sprintf("%s blocks", text.Count(c.Lag))
 	if c.Remaining > 0 {
 		lag += ", about " + (time.Duration(c.Remaining) * time.Second).String() + " at the current rate"
 	}
@@ -68,7 +68,7 @@ func writeIndexed(w io.Writer, c indexer.Status) {
 	}
 	refused := ""
 	if c.Refused > 0 {
-		refused = fmt.Sprintf("%d events, because what they refer to is unknown; the log has the reasons", c.Refused)
+		refused = fmt.Sprintf("%s events, because what they refer to is unknown; the log has the reasons", text.Count(c.Refused))
 	}
 	problem := ""
 	if c.Error != "" {
@@ -76,7 +76,7 @@ func writeIndexed(w io.Writer, c indexer.Status) {
 	}
 	pairs := [][2]string{
 		{"chain", c.ID}, {"head", strconv.FormatUint(c.Head, 10)}, {"indexed", strconv.FormatUint(c.Indexed, 10)},
-		{"lag", lag}, {"events", strconv.FormatUint(c.Events, 10)},
+		{"lag", lag}, {"events", text.Count(c.Events)},
 		{"rate", fmt.Sprintf("%.1f blocks/s, %.1f events/s", c.BlockRate, c.EventRate)}, {"rescan", rescan},
 		{"left out", refused}, {"error", problem}, {"code", c.Code}, {"remedy", c.Remedy},
 	}

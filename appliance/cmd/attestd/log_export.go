@@ -15,6 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/appliance/sinks"
+	"github.com/attestd/attestd/appliance/text"
 )
 
 // The formats of an export. exportLeaves writes the journal's leaves unchanged.
@@ -144,7 +145,7 @@ func (x *logExport) run(cmd *cobra.Command, o backend) error {
 	case err != nil:
 		return fmt.Errorf("after %d records: %w", x.count, err)
 	case x.file != nil:
-		x.say("%d records written to %s.", x.count, x.name)
+		x.say("%s records written to %s.", text.Count(x.count), x.name)
 	}
 	return nil
 }

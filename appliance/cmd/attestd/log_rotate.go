@@ -9,6 +9,7 @@ import (
 
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/text"
 )
 
 func newLogRotateKey(a *app) *cobra.Command {
@@ -65,7 +66,7 @@ func (a *app) rotateLogKey(cmd *cobra.Command, reason string) error {
 		Records     int64  `json:"records"`
 		MovedAside  string `json:"movedAside,omitempty"`
 	}{true, next.Key.Verifier.Name(), next.Key.VerifierText, next.Head.Tree.N, next.Aside}, func(w io.Writer) {
-		fmt.Fprintf(w, "%d records continue as a new log:\n", next.Head.Tree.N-1)
+		fmt.Fprintf(w, "%s records continue as a new log:\n", text.Count(next.Head.Tree.N-1))
 		printLog(w, next.Key.Verifier.Name(), next.Key.VerifierText)
 		if next.Aside != "" {
 			fmt.Fprintf(w, "The old journal is now %s.\n", next.Aside)

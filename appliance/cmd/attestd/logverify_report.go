@@ -72,7 +72,8 @@ func (v *logVerify) unwitnessed(r audit.Report) (all []string) {
 			"records after those of --since-checkpoint, which the holder of log.key may have rewritten. Give a newer checkpoint, or --policy.")
 	case found.Size < r.Size:
 		all = append(all,
-			fmt.Sprintf("the last %d records: witnesses have cosigned the first %d.", r.Size-found.Size, found.Size))
+			fmt.Sprintf("the last %s records: witnesses have cosigned the first %s.",
+				text.Count(r.Size-found.Size), text.Count(found.Size)))
 	}
 	switch {
 	case v.isFile && found != nil && !found.Time.IsZero():
@@ -111,21 +112,22 @@ func (r logReport) write(w io.Writer) {
 			c.ID, c.Index, text.Time(c.Time), c.Witness, c.Key, c.Reason)
 	}
 	if !r.Report.OK() {
-		fmt.Fprintf(w, "The journal is DAMAGED: %d faults in %d records.\n", int64(len(r.Damages))+r.More, r.Size)
+		fmt.Fprintf(w, "The journal is DAMAGED: %d faults in %s records.\n", int64(len(r.Damages))+r.More,
+			text.Count(r.Size))
 		return
 	}
 	events := ""
 	if r.Events > 0 {
-		events = fmt.Sprintf(" and %d events", r.Events)
+		events = fmt.Sprintf(" and %s events", text.Count(r.Events))
 	}
 	if len(r.counting) > 0 {
 		fmt.Fprintf(w,
-			"The journal is CONTRADICTED by a witness: %d records%s, each with a valid signature, but a witness has cosigned another history. "+
-				"Follow docs/witness.md. A policy without that witness ignores it.\n", r.Size-r.Events, events)
+			"The journal is CONTRADICTED by a witness: %s records%s, each with a valid signature, but a witness has cosigned another history. "+
+				"Follow docs/witness.md. A policy without that witness ignores it.\n", text.Count(r.Size-r.Events), events)
 	} else {
 		fmt.Fprintf(w,
-			"Journal integrity: verified. %d records%s, each with a valid signature, none changed, dropped or reordered.\n",
-			r.Size-r.Events, events)
+			"Journal integrity: verified. %s records%s, each with a valid signature, none changed, dropped or reordered.\n",
+			text.Count(r.Size-r.Events), events)
 	}
 	fmt.Fprintf(w, "root hash %x\n", r.Root)
 	for _, each := range r.Unchecked {

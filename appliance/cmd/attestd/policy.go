@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,6 +18,7 @@ import (
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/policy"
+	"github.com/attestd/attestd/appliance/text"
 )
 
 func newPolicy(a *app) *cobra.Command {
@@ -161,10 +161,10 @@ func writeTried(w io.Writer, t tried) {
 		}
 	}
 	list(t.Entries)
-	fmt.Fprintf(w, "%d of %d attestations would be refused", t.Refused, t.Attestations)
+	fmt.Fprintf(w, "%s of %s attestations would be refused", text.Count(t.Refused), text.Count(t.Attestations))
 	sep := ": "
 	for _, r := range t.Rules {
-		fmt.Fprint(w, sep, strconv.Itoa(r.Refused), " by ", r.Code)
+		fmt.Fprint(w, sep, text.Count(r.Refused), " by ", r.Code)
 		sep = ", "
 	}
 	fmt.Fprintln(w)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/spf13/cobra"
@@ -139,8 +138,8 @@ func writeProvenReport(w io.Writer, r indexer.ReplicaReport) {
 	}
 	fields(w, [][2]string{
 		{"chain", r.Chain}, {"block", fmt.Sprintf("%d %s", r.Block.Number, r.Block.Hash)},
-		{"packets", strconv.Itoa(r.Packets)}, {"known", strconv.Itoa(r.Known)},
-		{"too new", nonZero(r.Waiting)}, {"unknown", strconv.Itoa(r.Unknown)},
+		{"packets", text.Count(r.Packets)}, {"known", text.Count(r.Known)},
+		{"too new", nonZero(r.Waiting)}, {"unknown", text.Count(r.Unknown)},
 		{"continued after", nonZero(r.Resumed)}, {"rate", rate},
 	})
 	if r.Unknown == 0 {

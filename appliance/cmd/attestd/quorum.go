@@ -117,7 +117,7 @@ func writeQuorum(w io.Writer, s quorum.Status) {
 		}
 		rows[i] = []string{m.Name, m.Signer.String(), m.Version,
 			fmt.Sprintf("%.0f ms", m.Milliseconds), log,
-			fmt.Sprint(m.Signed), fmt.Sprint(m.Refused), fmt.Sprint(m.Failed), fmt.Sprint(m.Invalid), refusal, state}
+			text.Count(m.Signed), text.Count(m.Refused), text.Count(m.Failed), text.Count(m.Invalid), refusal, state}
 	}
 	fmt.Fprintln(w)
 	table(w, "MEMBER\tSIGNER\tVERSION\tANSWER\tLOG\tSIGNED\tREFUSED\tFAILED\tINVALID\tLAST REFUSAL\tSTATE", rows,

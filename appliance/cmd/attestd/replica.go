@@ -156,7 +156,7 @@ rows, which contradict themselves ('attestd replica verify' lists them).`,
 func writeReplicaStatus(w io.Writer, s wire.ReplicaStatus, running bool) {
 	var rows [][2]string
 	for _, t := range index.RowTypes {
-		rows = append(rows, [2]string{t.Name + "s", fmt.Sprint(s.Rows[t.Name])})
+		rows = append(rows, [2]string{t.Name + "s", text.Count(s.Rows[t.Name])})
 	}
 	rows = append(rows, [][2]string{
 		{"size", fmt.Sprintf("%.1f MiB", float64(s.Bytes)/(1<<20))},
@@ -224,8 +224,10 @@ func (a *app) importRows(ctx context.Context, to replicaBackend, file string, o 
 		dataset.Imported
 		Seconds float64 `json:"seconds"`
 	}{done, done.Elapsed.Seconds()}, func(w io.Writer) {
-		fmt.Fprintf(w, "%d rows in %s, %.0f per second: %d new, %d changed, %d unchanged", done.Rows,
-			done.Elapsed.Round(time.Millisecond), done.Rate, done.Inserted, done.Updated, done.Unchanged)
+		fmt.Fprintf(w, "%s rows in %s, %s per second: %s new, %s changed, %s unchanged",
+			text.Count(done.Rows),
+			done.Elapsed.Round(time.Millisecond), text.Decimal(done.Rate, 0), text.Count(done.Inserted),
+			text.Count(done.Updated), text.Count(done.Unchanged))
 		if done.Resumed > 0 {
 			fmt.Fprintf(w, "; continued after line %d", done.Resumed)
 		}
@@ -294,7 +296,7 @@ func (a *app) writeRows(ctx context.Context, name, unit string,
 	})
 	end()
 	if err == nil && name != dataset.Stdio {
-		a.say("%d rows written to %s.", count, name)
+		a.say("%s rows written to %s.", text.Count(count), name)
 	}
 	return interrupted(ctx, err, "%s was not written", name)
 }
@@ -365,8 +367,8 @@ func (a *app) generate(ctx context.Context, to replicaBackend, o dataset.Generat
 	}
 	return a.print(written, func(w io.Writer) {
 		fmt.Fprintf(w,
-			"%d transfers with their chains, tokens and packets, generated in %s: %d rows new, %d changed, %d unchanged.\n",
-			o.Transfers, time.Since(start).Round(time.Millisecond), written.Inserted, written.Updated,
-			written.Unchanged)
+			"%s transfers with their chains, tokens and packets, generated in %s: %s rows new, %s changed, %s unchanged.\n",
+			text.Count(o.Transfers), time.Since(start).Round(time.Millisecond), text.Count(written.Inserted),
+			text.Count(written.Updated), text.Count(written.Unchanged))
 	})
 }

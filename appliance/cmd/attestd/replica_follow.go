@@ -214,20 +214,20 @@ type synced struct {
 func (a *app) printSynced(s follower.Status, took time.Duration) error {
 	result := synced{s, took.Seconds(), float64(s.Written) / took.Seconds()}
 	return a.print(result, func(w io.Writer) {
-		fmt.Fprintf(w, "Synchronized with %s: %d packets and %d transfers. %d rows written in %s, %.0f per second.\n",
+		fmt.Fprintf(w, "Synchronized with %s: %s packets and %s transfers. %s rows written in %s, %s per second.\n",
 			s.Upstream,
-			s.Rows[index.PacketType.Name].Here, s.Rows[index.TransferType.Name].Here, s.Written,
-			took.Round(time.Millisecond), result.PerSecond)
+			text.Count(s.Rows[index.PacketType.Name].Here), text.Count(s.Rows[index.TransferType.Name].Here),
+			text.Count(s.Written), took.Round(time.Millisecond), text.Decimal(result.PerSecond, 0))
 		if len(s.Missing) > 0 {
 			fmt.Fprintf(w, "These fields are null, because the upstream's schema lacks them: %s.\n",
 				text.OneLine(strings.Join(s.Missing, ", ")))
 		}
 		if s.Waiting > 0 {
-			fmt.Fprintf(w, "%d rows wait for a check against their chain. %s\n", s.Waiting, text.OneLine(s.ChainError))
+			fmt.Fprintf(w, "%s rows wait for a check against their chain. %s\n", text.Count(s.Waiting), text.OneLine(s.ChainError))
 		}
 		if s.Unverified > s.Waiting {
-			fmt.Fprintf(w, "%d rows fail verification and are quarantined. To list them: attestd replica verify\n",
-				s.Unverified-s.Waiting)
+			fmt.Fprintf(w, "%s rows fail verification and are quarantined. To list them: attestd replica verify\n",
+				text.Count(s.Unverified-s.Waiting))
 		}
 	})
 }
@@ -264,7 +264,7 @@ func nonZero[N int | uint64](n N) string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprint(n)
+	return text.Count(n)
 }
 
 func newReplicaVerify(a *app) *cobra.Command {
@@ -332,7 +332,7 @@ func writeReport(w io.Writer, r follower.Report) {
 	for _, t := range index.RowTypes {
 		count := r.Rows[t.Name]
 		counts = append(counts, []string{t.Name + "s", orDash(nonZero(count.Here)), orDash(nonZero(count.Upstream)),
-			fmt.Sprint(r.Compared[t.Name])})
+			text.Count(r.Compared[t.Name])})
 	}
 	table(w, "KIND\tHERE\tUPSTREAM\tCOMPARED", counts)
 	if r.Differing > 0 {

@@ -84,8 +84,8 @@ func (a *app) report(cmd *cobra.Command, from, until time.Time, file, html strin
 			r.Verification.Faults, len(r.Verification.Contradictions))
 		return silentFailure{}
 	}
-	a.say("Report of %s: %d attestations, %d refusals. Journal integrity: verified.", r.Period(),
-		r.Attestations, r.Refusals)
+	a.say("Report of %s: %s attestations, %s refusals. Journal integrity: verified.", r.Period(),
+		text.Count(r.Attestations), text.Count(r.Refusals))
 	return nil
 }
 
@@ -153,15 +153,15 @@ func writeAuditReport(w io.Writer, r report.Report) {
 	fields(w, [][2]string{
 		{"period", r.Period()},
 		{"made", text.Time(r.Made) + by(r.By)},
-		{"attestations", fmt.Sprint(r.Attestations)},
-		{"refusals", fmt.Sprint(r.Refusals)},
-		{"changes of API keys", fmt.Sprint(len(r.Changes))},
-		{"pauses and halts", fmt.Sprint(len(r.Stops))},
-		{"journal", fmt.Sprintf("Journal integrity: verified when the report was made, %d records", r.Verification.Size)},
+		{"attestations", text.Count(r.Attestations)},
+		{"refusals", text.Count(r.Refusals)},
+		{"changes of API keys", text.Count(len(r.Changes))},
+		{"pauses and halts", text.Count(len(r.Stops))},
+		{"journal", "Journal integrity: verified when the report was made, " + text.Count(r.Verification.Size) + " records"},
 	})
 	rows := make([][]string, len(r.Keys))
 	for i, k := range r.Keys {
-		rows[i] = []string{k.ID, orDash(k.Name), fmt.Sprint(k.Attestations), fmt.Sprint(k.Refusals)}
+		rows[i] = []string{k.ID, orDash(k.Name), text.Count(k.Attestations), text.Count(k.Refusals)}
 	}
 	if len(rows) > 0 {
 		table(w, "KEY\tNAME\tATTESTATIONS\tREFUSALS", rows)

@@ -128,7 +128,7 @@ func (r restore) run(ctx context.Context, name string) error {
 		OK bool `json:"ok"`
 		archive.Restored
 	}{true, done}, func(w io.Writer) {
-		fmt.Fprintf(w, "%d records as of %s are restored, each with a valid signature.\n", done.Records,
+		fmt.Fprintf(w, "%s records as of %s are restored, each with a valid signature.\n", text.Count(done.Records),
 			text.Time(done.Time))
 		for _, path := range done.MovedAside {
 			fmt.Fprintf(w, "The old files are now %s.\n", path)

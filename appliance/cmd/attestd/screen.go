@@ -88,10 +88,22 @@ func (s *screen) draw(text string) {
 	fmt.Fprint(s.out, b.String())
 }
 
-// clip cuts a line without control characters to a width.
+// clip cuts a line to a width. Its only control characters are colours, which take no room.
 func clip(line string, width int) string {
-	if r := []rune(line); len(r) > width {
-		return string(r[:width])
+	var b strings.Builder
+	colour := false // inside an escape sequence
+	for _, r := range line {
+		switch {
+		case r == '\x1b':
+			colour = true
+		case colour:
+			colour = r != 'm'
+		case width == 0:
+			continue
+		default:
+			width--
+		}
+		b.WriteRune(r)
 	}
-	return line
+	return b.String()
 }

@@ -138,10 +138,12 @@ func (a *app) showGlance(s *screen, g glance, failed error) error {
 	switch {
 	case s != nil:
 		var b strings.Builder
+		width, _ := s.size()
+		p := &page{w: &b, columns: width, colours: a.colours(a.out)}
 		if failed == nil {
-			g.write(&b, now)
+			g.write(p, now)
 		} else {
-			paragraph(&b, failed.Error())
+			paragraph(p, red, failed.Error())
 		}
 		s.draw(b.String())
 		return nil

@@ -19,9 +19,9 @@ const statusWidth = 80
 func (g glance) write(w io.Writer, now time.Time) {
 	signing := g.signing()
 	if signing.State == wire.SigningReady {
-		fmt.Fprintf(w, "Signing: operational, as %s\n\n", g.status.SignerAddress)
+		fmt.Fprintf(w, "%s, as %s\n\n", paint(w, green, "Signing: operational"), g.status.SignerAddress)
 	} else {
-		paragraph(w, fmt.Sprintf("Signing: unavailable: %s", text.OneLine(signing.Why)))
+		paragraph(w, red, "Signing: unavailable: "+text.OneLine(signing.Why))
 		fmt.Fprintf(w, "Next: %s\n\n", signing.Remedy)
 	}
 	if g.status == nil {
@@ -40,15 +40,22 @@ func writeFaults(w io.Writer, s wire.Status) {
 			continue // the first line says it
 		}
 		fmt.Fprintln(w)
-		paragraph(w, fmt.Sprintf("%s  %s: %s", f.State, f.Check, text.OneLine(f.Detail)))
-		paragraph(w, "→ "+f.Remedy)
+		paragraph(w, stateColours[f.State], fmt.Sprintf("%s  %s: %s", f.State, f.Check, text.OneLine(f.Detail)))
+		paragraph(w, "", "→ "+f.Remedy)
 	}
 }
 
-// paragraph writes a text, wrapped to statusWidth.
-func paragraph(w io.Writer, s string) {
-	for _, line := range text.Wrap(s, statusWidth) {
-		fmt.Fprintln(w, line)
+// stateColours are the colours of findings.
+var stateColours = map[health.State]string{health.OK: green, health.Warn: yellow, health.Fail: red}
+
+// paragraph writes a text in a colour, "" for none. It is wrapped to statusWidth, or to a narrower terminal.
+func paragraph(w io.Writer, colour, s string) {
+	width := statusWidth
+	if columns := room(w); columns > 0 {
+		width = min(width, columns)
+	}
+	for _, line := range text.Wrap(s, width) {
+		fmt.Fprintln(w, paint(w, colour, line))
 	}
 }
 
@@ -89,7 +96,7 @@ func journalRow(j wire.JournalStatus, now time.Time) string {
 	case j.Newest.IsZero():
 		return "empty"
 	}
-	return fmt.Sprintf("%d records, newest %s (%s)", j.Records, text.Time(j.Newest), since(j.Newest, now))
+	return fmt.Sprintf("%s records, newest %s (%s)", text.Count(j.Records), text.Time(j.Newest), since(j.Newest, now))
 }
 
 func auditRow(a *wire.Audit, now time.Time) string {
@@ -97,10 +104,10 @@ func auditRow(a *wire.Audit, now time.Time) string {
 	case a == nil:
 		return "none since the start; run: attestd log verify"
 	case a.Damages > 0:
-		return fmt.Sprintf("%d FAULTS in %d records, %s; run: attestd log verify", a.Damages, a.Records,
+		return fmt.Sprintf("%d FAULTS in %s records, %s; run: attestd log verify", a.Damages, text.Count(a.Records),
 			since(a.Time, now))
 	}
-	return fmt.Sprintf("%d records verified, %s", a.Records, since(a.Time, now))
+	return fmt.Sprintf("%s records verified, %s", text.Count(a.Records), since(a.Time, now))
 }
 
 // readsRow fits one line: it cuts a long upstream address.
@@ -146,7 +153,7 @@ func machineRows(m *wire.Machine) (rows [][2]string) {
 // rows are the fields that the files show.
 func (f filesGlance) rows() (rows [][2]string) {
 	if j := f.Journal; j != nil {
-		rows = append(rows, [2]string{"journal", fmt.Sprintf("%d records published", j.Records)},
+		rows = append(rows, [2]string{"journal", fmt.Sprintf("%s records published", text.Count(j.Records))},
 			[2]string{"root", j.RootHash})
 	}
 	if f.Stopped != "" {
@@ -161,7 +168,7 @@ func (g glance) line(now time.Time) string {
 	if signing.State != wire.SigningReady {
 		return fmt.Sprintf("%s  not signing: %s", at, text.OneLine(signing.Why))
 	}
-	line := fmt.Sprintf("%s  signing  %d records", at, g.status.Journal.Records)
+	line := fmt.Sprintf("%s  signing  %s records", at, text.Count(g.status.Journal.Records))
 	if u := g.status.HSM; u != nil {
 		line += fmt.Sprintf("  %d of %d sessions", u.SessionsInUse, u.MostSessions)
 	}

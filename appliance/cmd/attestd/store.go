@@ -15,6 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/text"
 	"github.com/attestd/attestd/store/postgres"
 )
 
@@ -271,13 +272,13 @@ func (a *app) copyStore(ctx context.Context, from, to string) error {
 		return fmt.Errorf("store copy: %w", err)
 	}
 	return a.print(copied, func(w io.Writer) {
-		fmt.Fprintf(w, "%d records and %d API keys are copied and verified: root hash %s.\n", copied.Records,
-			copied.Keys, copied.RootHash)
+		fmt.Fprintf(w, "%s records and %s API keys are copied and verified: root hash %s.\n",
+			text.Count(copied.Records), text.Count(copied.Keys), copied.RootHash)
 		if copied.Webhooks > 0 {
-			fmt.Fprintf(w, "%d webhooks are copied, with the events that wait.\n", copied.Webhooks)
+			fmt.Fprintf(w, "%s webhooks are copied, with the events that wait.\n", text.Count(copied.Webhooks))
 		}
 		if copied.Resumed > 0 {
-			fmt.Fprintf(w, "%d of the records are from an earlier run.\n", copied.Resumed)
+			fmt.Fprintf(w, "%s of the records are from an earlier run.\n", text.Count(copied.Resumed))
 		}
 		took := time.Since(began).Round(time.Second / 10)
 		if _, isFile := daemon.BoltDir(from); isFile {
@@ -312,7 +313,8 @@ func (a *app) prepareCopy(ctx context.Context, from, to string) error {
 	}
 	return a.print(map[string]any{"records": tree.N, "rootHash": hex.EncodeToString(tree.Hash[:])}, func(w io.Writer) {
 		fmt.Fprintf(w,
-			"%d records are copied and compared. The copy is unfinished: the newest records and the API keys are missing.\n", tree.N)
+			"%s records are copied and compared. The copy is unfinished: the newest records and the API keys are missing.\n",
+			text.Count(tree.N))
 		a.say("Now stop every appliance on the source, and run the same command without --prepare.")
 	})
 }
@@ -414,6 +416,6 @@ func (s storeStatus) write(w io.Writer) {
 		rows = append(rows, [2]string{"schema", version})
 	}
 	fields(w, append(rows, [][2]string{
-		{"log", s.Log}, {"records", fmt.Sprint(s.Records)}, {"root hash", s.RootHash}, {"API keys", fmt.Sprint(s.Keys)},
+		{"log", s.Log}, {"records", text.Count(s.Records)}, {"root hash", s.RootHash}, {"API keys", text.Count(s.Keys)},
 	}...))
 }

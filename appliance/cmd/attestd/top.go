@@ -23,7 +23,8 @@ func newTop(a *app) *cobra.Command {
 		Short: "Show live activity of the daemon: rates, latency, errors, API keys",
 		Long: `Show live activity of the daemon: attestations, reads and errors per second, latency of attestations, sessions
 of the HSM, and the API keys that attest most. Rates over one and 15 minutes are averages; latencies are those
-of the worst second. The daemon keeps 15 minutes, so the view is complete at once.
+of the worst second. The daemon keeps 15 minutes, so the view is complete at once. It fills the terminal: a
+sparkline has one column for each of the last seconds.
 
 Press q or Ctrl-C to quit. If the output is not a terminal, each second is a line; with --output json, a JSON
 object.`,
@@ -65,7 +66,7 @@ func (a *app) top(ctx context.Context, admin *client.Admin) error {
 		case <-ctx.Done():
 		}
 	}()
-	v := topView{admin: admin, screen: s}
+	v := topView{admin: admin, screen: s, colours: a.colours(a.out)}
 	v.run(ctx)
 	return s.ended()
 }
@@ -76,7 +77,7 @@ func (a *app) sampleLines(ctx context.Context, admin *client.Admin) error {
 		if a.json() {
 			return json.NewEncoder(a.out).Encode(one)
 		}
-		_, err := fmt.Fprintf(a.out, "%s  %d attestations  p50 %s  p99 %s  %d errors  %d reads  %d sessions\n",
+		_, err := fmt.Fprintf(a.out, "%s  %d attestations  median %s  p99 %s  %d errors  %d reads  %d sessions\n",
 			text.Time(one.Time),
 			one.Attestations, milliseconds(one.P50Seconds), milliseconds(one.P99Seconds), errorsOf(one), one.Reads,
 			one.InUse)

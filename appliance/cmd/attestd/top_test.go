@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,7 +23,7 @@ import (
 // busy is a quarter of an hour of samples. Each second has more attestations than the previous one.
 func busy() (all []wire.Sample) {
 	for i := range topSeconds {
-		one := wire.Sample{Attestations: int64(i), P50Seconds: new(.002), P99Seconds: new(.125), Reads: 7, InUse: 3,
+		one := wire.Sample{Time: time.Unix(int64(i), 0), Attestations: int64(i), P50Seconds: new(.002), P99Seconds: new(.125), Reads: 7, InUse: 3,
 			Keys: map[string]int64{}, Errors: map[appliance.Code]int64{}}
 		for k := range 8 {
 			one.Keys[fmt.Sprintf("k%015d", k)] = int64(k)
@@ -35,19 +37,29 @@ func busy() (all []wire.Sample) {
 	return all
 }
 
+// topText is the view of a terminal.
+func topText(samples []wire.Sample, names map[string]string, width, height int) string {
+	var b strings.Builder
+	writeTop(&page{w: &b}, samples, topState{"signing; 3 of 128 sessions", green}, names, width, height)
+	return b.String()
+}
+
+// The view fits terminals of 40 columns and more, and fills them.
 func TestTopFitsTheTerminal(t *testing.T) {
 	t.Parallel()
 	names := map[string]string{"k000000000000007": "a name that is as long as names of API keys may be"}
-	for _, size := range []struct{ width, height int }{{80, 24}, {40, 24}, {200, 60}} {
-		text := topText(busy(), "signs; 3 of 128 sessions", names, size.width, size.height)
+	for _, size := range []struct{ width, height, least int }{{80, 24, 19}, {40, 24, 19}, {200, 60, 33}, {133, 50, 33}} {
+		text := topText(busy(), names, size.width, size.height)
 		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-		if len(lines) > size.height {
+		if len(lines) > size.height || len(lines) < size.least {
 			t.Errorf("%d lines on %d", len(lines), size.height)
 		}
+		widest := 0
 		for _, line := range lines {
-			if n := utf8.RuneCountInString(line); n > size.width {
-				t.Errorf("%d columns on %d: %s", n, size.width, line)
-			}
+			widest = max(widest, utf8.RuneCountInString(line))
+		}
+		if widest > size.width || widest < size.width-2 {
+			t.Errorf("%d of %d columns are used:\n%s", widest, size.width, text)
 		}
 		for _, want := range []string{`attest/s +899\.0 +869\.5 +449\.5`, `errors/s +4\.0`, `p99 ms +125\.0`,
 			`sessions +3\.0`, `a name that is as long .* 7\.0`, `timeout|overloaded`} {
@@ -55,14 +67,48 @@ func TestTopFitsTheTerminal(t *testing.T) {
 				t.Errorf("no %s in\n%s", want, text)
 			}
 		}
+		if size.width >= 80 && !regexp.MustCompile(`attest/s .* [▇█]{30,}\n`).MatchString(text) {
+			t.Errorf("no sparkline in\n%s", text)
+		}
+		if size.height > topSmall != strings.Contains(text, "attestations per second in 15 min, at most 899.0") {
+			t.Errorf("the chart at %d lines:\n%s", size.height, text)
+		}
+	}
+}
+
+// A chart's columns are as high as their values. What was not measured is a gap.
+func TestAChartShowsValuesAndGaps(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		values []float64
+		lines  []string
+	}{
+		{[]float64{0, 1, 4, 8, math.NaN(), 8}, []string{"▁▁▄█ █"}},
+		{[]float64{0, 8, 12, 16}, []string{"  ▄█", "▁███"}},
+		{[]float64{0, 0, math.NaN()}, []string{"▁▁ "}},
+		{nil, []string{""}},
+	} {
+		if got := chart(c.values, len(c.lines)); !slices.Equal(got, c.lines) {
+			t.Errorf("%v is %q, want %q", c.values, got, c.lines)
+		}
 	}
 }
 
 func TestTopTellsNoLatencyWhereThereIsNone(t *testing.T) {
 	t.Parallel()
-	if text := topText([]wire.Sample{{}}, "signs", nil, 80,
-		24); !regexp.MustCompile(`p50 ms +- +- +-\n`).MatchString(text) {
+	if text := topText([]wire.Sample{{}}, nil, 80, 24); !regexp.MustCompile(`median ms +- +- +- +\n`).MatchString(text) {
 		t.Error(text)
+	}
+}
+
+// Colours take no room on the screen.
+func TestALineIsCutWithItsColours(t *testing.T) {
+	t.Parallel()
+	p := &page{colours: true}
+	for width, want := range map[int]string{0: "\x1b[31m\x1b[0m", 3: "\x1b[31mabc\x1b[0m", 7: "\x1b[31mabcdé\x1b[0mxy"} {
+		if got := clip(paint(p, red, "abcdé")+"xyz", width); got != want {
+			t.Errorf("of %d columns: %q, want %q", width, got, want)
+		}
 	}
 }
 
@@ -101,10 +147,10 @@ func TestLiveViewsEndWithAKey(t *testing.T) {
 	}{
 		{[]string{"top"}, "attest/s", "q", exitOK},
 		{[]string{"top"}, "attest/s", "\x03", exitInterrupted},
-		{[]string{"status", "--watch"}, "Signing: operational, as 0x", "q", exitOK},
-		{[]string{"status", "--watch"}, "Signing: operational, as 0x", "\x03", exitInterrupted},
+		{[]string{"status", "--watch"}, "Signing: operational", "q", exitOK},
+		{[]string{"status", "--watch"}, "Signing: operational", "\x03", exitInterrupted},
 	} {
-		person, program := terminalOf(t, 40, 24)
+		person, program := terminalOf(t, 80, 24)
 		before, err := unix.IoctlGetTermios(int(program.Fd()), unix.TCGETS)
 		if err != nil {
 			t.Fatal(err)
@@ -153,7 +199,7 @@ func TestTopWritesASampleALine(t *testing.T) {
 	d.start(t)
 	defer func() { d.kill(t) }()
 	text := d.following(t, func(line string) bool {
-		return regexp.MustCompile(`Z  \d+ attestations  p50 .*  \d+ sessions$`).MatchString(line)
+		return regexp.MustCompile(`Z  \d+ attestations  median .*  \d+ sessions$`).MatchString(line)
 	}, "top")
 	wanted := `"attestations":`
 	objects := d.following(t, func(line string) bool {

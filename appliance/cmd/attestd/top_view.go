@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"slices"
@@ -12,19 +13,24 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/text"
 )
+
+// topState is the first line of the view.
+type topState struct{ text, colour string }
 
 // topView draws the daemon's activity. The goroutine of run owns its fields.
 type topView struct {
 	admin   *client.Admin
 	screen  *screen
-	samples []wire.Sample     // oldest first
-	state   string            // whether the appliance signs
+	samples []wire.Sample // oldest first
+	colours bool
+	state   topState          // whether the appliance signs
 	names   map[string]string // names of API keys, by id
 }
 
 func (v *topView) run(ctx context.Context) {
-	v.state = "asking"
+	v.state = topState{"asking", ""}
 	// The error only says that the view was closed.
 	_ = followSamples(ctx, v.admin, topSeconds, func(one wire.Sample) error {
 		v.samples = append(v.samples, one)
@@ -35,7 +41,7 @@ func (v *topView) run(ctx context.Context) {
 		}
 		return nil
 	}, func(error) {
-		v.state = "no answer, waiting"
+		v.state = topState{"no answer, waiting", red}
 		v.draw()
 	})
 }
@@ -47,14 +53,14 @@ func (v *topView) look(ctx context.Context) {
 	status, err := v.admin.Status(ctx)
 	switch {
 	case err != nil:
-		v.state = err.Error()
+		v.state = topState{err.Error(), red}
 	case status.Signing.State == wire.SigningReady:
-		v.state = "signing"
+		v.state = topState{"signing", green}
 	default:
-		v.state = "not signing: " + string(status.Signing.State) + "; " + status.Signing.Remedy
+		v.state = topState{"not signing: " + string(status.Signing.State) + "; " + status.Signing.Remedy, red}
 	}
 	if status.HSM != nil {
-		v.state += fmt.Sprintf("; %d of %d sessions", status.HSM.SessionsInUse, status.HSM.MostSessions)
+		v.state.text += fmt.Sprintf("; %d of %d sessions", status.HSM.SessionsInUse, status.HSM.MostSessions)
 	}
 	for id := range v.samples[len(v.samples)-1].Keys {
 		if _, known := v.names[id]; !known {
@@ -77,44 +83,129 @@ func (v *topView) askNames(ctx context.Context) {
 
 func (v *topView) draw() {
 	width, height := v.screen.size()
-	v.screen.draw(topText(v.samples, v.state, v.names, width, height))
+	var b strings.Builder
+	writeTop(&page{w: &b, colours: v.colours}, v.samples, v.state, v.names, width, height)
+	v.screen.draw(b.String())
 }
 
 // Windows over which rates are shown, in seconds.
 var topWindows = []int{1, 60, topSeconds}
 
-// topText fits a terminal of 40 columns and 24 lines, and uses any additional room.
-func topText(samples []wire.Sample, state string, names map[string]string, width, height int) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "attestd %s\n\n%-12s%9s%9s%9s\n", state, "", "now", "1 min", "15 min")
-	for _, row := range []struct {
-		name    string
-		value   func(wire.Sample) float64
-		average bool
-	}{
-		{"attest/s", func(s wire.Sample) float64 { return float64(s.Attestations) }, true},
-		{"reads/s", func(s wire.Sample) float64 { return float64(s.Reads) }, true},
-		{"errors/s", func(s wire.Sample) float64 { return float64(errorsOf(s)) }, true},
-		{"p50 ms", func(s wire.Sample) float64 { return thousandfold(s.P50Seconds) }, false},
-		{"p99 ms", func(s wire.Sample) float64 { return thousandfold(s.P99Seconds) }, false},
-		{"sessions", func(s wire.Sample) float64 { return float64(s.InUse) }, false},
-	} {
-		fmt.Fprintf(&b, "%-12s", row.name)
-		for _, seconds := range topWindows {
-			if v := over(last(samples, seconds), row.value, row.average); math.IsNaN(v) {
-				fmt.Fprintf(&b, "%9s", "-")
-			} else {
-				fmt.Fprintf(&b, "%9.1f", v)
-			}
-		}
-		b.WriteByte('\n')
+const (
+	topHead = 10 // lines above the chart and the lists
+	topName = 12 // columns of a row's name
+	topRate = 9  // columns of a number
+	// topSmall is the height, in lines, of a terminal that has no room for a chart.
+	topSmall   = 30
+	topHighest = 12 // lines of a chart at most
+)
+
+// topRows are the rows of the view. The average of a rate is shown, and the maximum of any other value.
+var topRows = []struct {
+	name  string
+	value func(wire.Sample) float64
+	rate  bool
+}{
+	{"attest/s", attestations, true},
+	{"reads/s", func(s wire.Sample) float64 { return float64(s.Reads) }, true},
+	{"errors/s", func(s wire.Sample) float64 { return float64(errorsOf(s)) }, true},
+	{"median ms", func(s wire.Sample) float64 { return thousandfold(s.P50Seconds) }, false},
+	{"p99 ms", func(s wire.Sample) float64 { return thousandfold(s.P99Seconds) }, false},
+	{"sessions", func(s wire.Sample) float64 { return float64(s.InUse) }, false},
+}
+
+func attestations(s wire.Sample) float64 { return float64(s.Attestations) }
+
+// writeTop fits a terminal of 40 columns and 24 lines, and uses any additional room: for sparklines of the last
+// seconds, a chart, and longer lists.
+func writeTop(w io.Writer, samples []wire.Sample, state topState, names map[string]string, width, height int) {
+	fmt.Fprintf(w, "attestd %s\n\n", paint(w, state.colour, state.text))
+	seconds := width - topName - topRate*len(topWindows) - gap
+	head := fmt.Sprintf("%-*s%*s%*s%*s", topName, "", topRate, "now", topRate, "1 min", topRate, "15 min")
+	if seconds >= topName {
+		head += fmt.Sprintf("  last %d s", seconds)
 	}
-	fmt.Fprintf(&b, "\nattestations %s\n\n", spark(last(samples, min(width-14, 2*len(topWindows)*20))))
+	fmt.Fprintln(w, head)
+	for _, row := range topRows {
+		line := fmt.Sprintf("%-*s", topName, row.name)
+		for _, n := range topWindows {
+			line += fmt.Sprintf("%*s", topRate, decimal(over(last(samples, n), row.value, row.rate)))
+		}
+		if seconds >= topName {
+			line += "  " + chart(valuesOf(last(samples, seconds), row.value), 1)[0]
+		}
+		if row.name == "errors/s" && over(last(samples, 60), row.value, true) > 0 {
+			line = paint(w, red, line)
+		}
+		fmt.Fprintln(w, line)
+	}
+	fmt.Fprintln(w)
+	left := height - topHead
+	if lines := min(height-topSmall, topHighest); lines > 0 {
+		values := longest(samples, width)
+		fmt.Fprintf(w, "attestations per second in 15 min, at most %s\n", decimal(highest(values)))
+		for _, line := range chart(values, lines) {
+			fmt.Fprintln(w, strings.TrimRight(line, " "))
+		}
+		fmt.Fprintln(w)
+		left -= lines + 2
+	}
 	minute := last(samples, 60)
-	left := max(2, (height-14)/2)
-	counted(&b, "API KEY", perKey(minute, names), minute, left)
-	counted(&b, "ERROR", perCode(minute), minute, left)
-	return b.String()
+	if width < statusWidth {
+		for _, list := range [][]string{counted("API KEY", perKey(minute, names), minute, width, left/2),
+			counted("ERROR", perCode(minute), minute, width, left/2)} {
+			fmt.Fprintln(w, strings.Join(list, "\n"))
+		}
+		return
+	}
+	half := (width - gap) / 2
+	keys := counted("API KEY", perKey(minute, names), minute, half, left)
+	failed := counted("ERROR", perCode(minute), minute, half, left)
+	for i := range max(len(keys), len(failed)) {
+		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%-*s%s", half+gap, at(keys, i), at(failed, i)), " "))
+	}
+}
+
+// at returns an element, or "" beyond the end.
+func at(list []string, i int) string {
+	if i < len(list) {
+		return list[i]
+	}
+	return ""
+}
+
+func decimal(v float64) string {
+	if math.IsNaN(v) {
+		return "-"
+	}
+	return text.Decimal(v, 1)
+}
+
+func valuesOf(samples []wire.Sample, value func(wire.Sample) float64) (values []float64) {
+	for _, s := range samples {
+		values = append(values, value(s))
+	}
+	return values
+}
+
+// longest returns the attestations per second over the whole time span in at most width columns, each with the maximum
+// of some seconds. A second without a sample is NaN.
+func longest(samples []wire.Sample, width int) []float64 {
+	if len(samples) == 0 {
+		return nil
+	}
+	each := int64((topSeconds + width - 1) / max(1, width-1)) // seconds in a column; begins at its multiples
+	first := samples[0].Time.Unix() / each
+	values := make([]float64, samples[len(samples)-1].Time.Unix()/each-first+1)
+	for i := range values {
+		values[i] = math.NaN()
+	}
+	for _, s := range samples {
+		if i := s.Time.Unix()/each - first; i >= 0 && i < int64(len(values)) { // the clock may have been set
+			values[i] = highest([]float64{values[i], attestations(s)})
+		}
+	}
+	return values[max(0, len(values)-width):]
 }
 
 func last(samples []wire.Sample, n int) []wire.Sample {
@@ -123,16 +214,24 @@ func last(samples []wire.Sample, n int) []wire.Sample {
 
 // over returns the average or the maximum of a window. The maximum is NaN if no sample has a value.
 func over(samples []wire.Sample, value func(wire.Sample) float64, average bool) float64 {
-	sum, most := 0., math.NaN()
-	for _, s := range samples {
-		v := value(s)
+	values := valuesOf(samples, value)
+	if !average {
+		return highest(values)
+	}
+	sum := 0.
+	for _, v := range values {
 		sum += v
+	}
+	return sum / float64(max(1, len(values)))
+}
+
+// highest returns the maximum. It is NaN if there is none.
+func highest(values []float64) float64 {
+	most := math.NaN()
+	for _, v := range values {
 		if math.IsNaN(most) || v > most {
 			most = v
 		}
-	}
-	if average {
-		return sum / float64(max(1, len(samples)))
 	}
 	return most
 }
@@ -145,18 +244,21 @@ func thousandfold(seconds *float64) float64 {
 	return 1000 * *seconds
 }
 
-// spark draws attestations, one character per second.
-func spark(samples []wire.Sample) string {
-	levels := []rune("▁▂▃▄▅▆▇█")
-	most := int64(1)
-	for _, s := range samples {
-		most = max(most, s.Attestations)
+// chart draws values as columns of a number of lines; the highest value fills all of them. NaN is a gap.
+func chart(values []float64, lines int) []string {
+	levels := []rune(" ▁▂▃▄▅▆▇█")
+	full, most := len(levels)-1, max(highest(values), math.SmallestNonzeroFloat64)
+	drawn := make([]string, lines)
+	for _, v := range values {
+		eighths := 0
+		if !math.IsNaN(v) {
+			eighths = max(1, int(math.Round(v/most*float64(lines*full))))
+		}
+		for i := range lines {
+			drawn[lines-1-i] += string(levels[min(max(eighths-i*full, 0), full)])
+		}
 	}
-	var b strings.Builder
-	for _, s := range samples {
-		b.WriteRune(levels[s.Attestations*int64(len(levels)-1)/most])
-	}
-	return b.String()
+	return drawn
 }
 
 func perKey(samples []wire.Sample, names map[string]string) map[string]int64 {
@@ -179,13 +281,16 @@ func perCode(samples []wire.Sample) map[string]int64 {
 	return counts
 }
 
-// counted lists the highest counts, per second.
-func counted(b *strings.Builder, title string, counts map[string]int64, samples []wire.Sample, lines int) {
-	fmt.Fprintf(b, "%-29s%10s\n", title, "/s, 1 min")
+// counted lists the highest counts, per second, in a number of lines.
+func counted(title string, counts map[string]int64, samples []wire.Sample, width, lines int) []string {
+	name := width - topRate - 1
+	list := []string{fmt.Sprintf("%-*s%*s", name, title, topRate+1, "/s, 1 min")}
 	names := slices.SortedFunc(maps.Keys(counts), func(x, y string) int {
 		return cmp.Or(cmp.Compare(counts[y], counts[x]), cmp.Compare(x, y))
 	})
-	for _, name := range names[:min(len(names), max(1, lines-1))] {
-		fmt.Fprintf(b, "%-29s%10.1f\n", short(name, 28), float64(counts[name])/float64(max(1, len(samples))))
+	for _, one := range names[:min(len(names), max(1, lines-1))] {
+		list = append(list, fmt.Sprintf("%-*s%*s", name, short(one, name-1), topRate+1,
+			decimal(float64(counts[one])/float64(max(1, len(samples))))))
 	}
+	return list
 }

@@ -286,7 +286,7 @@ func (a *app) printDelivery(one webhooks.Delivery, err error) error {
 func writeWebhooks(w io.Writer, all []webhooks.Status) {
 	rows := make([][]string, len(all))
 	for i, s := range all {
-		rows[i] = []string{s.Name, s.State(), strconv.Itoa(s.Waiting), orDash(strings.Join(s.Types, ",")), orDash(s.KeyID),
+		rows[i] = []string{s.Name, s.State(), text.Count(s.Waiting), orDash(strings.Join(s.Types, ",")), orDash(s.KeyID),
 			orDash(text.Time(s.Succeeded)), text.OneLine(s.URL), orDash(text.OneLine(reasonOf(s)))}
 	}
 	table(w, "NAME\tSTATE\tWAITING\tTYPES\tAPI KEY\tLAST DELIVERY\tURL\tREASON", rows, "TYPES", "API KEY",
