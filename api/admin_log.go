@@ -200,10 +200,14 @@ func (a *Admin) report(c *fiber.Ctx) error {
 	if err := wire.ReadObject(Body(c), &request); err != nil {
 		return err
 	}
-	by := callerOf(c)
+	o := report.Options{From: request.From, Until: request.Until, By: callerOf(c), Now: a.now(),
+		Audit: audit.Options{Own: a.attestor.Addresses()}}
+	if err := a.recordOrQueue(c, journal.EventReport, o.Details()); err != nil {
+		return err
+	}
 	return streamReport(a, c,
 		func(ctx context.Context, progress func(done, total int64)) (report.Signed, error) {
-			return a.opts.Report(ctx, report.Options{From: request.From, Until: request.Until, By: by, Now: a.now(),
-				Audit: audit.Options{Own: a.attestor.Addresses(), Progress: progress}})
+			o.Audit.Progress = progress
+			return a.opts.Report(ctx, o)
 		})
 }

@@ -223,5 +223,5 @@ func eventKinds() []journal.EventKind {
 		"attestor_mismatch", "witness_contradiction", "second_beneficiary", "webhook_created", "webhook_rotated",
 		"webhook_deleted", "webhook_resumed", "webhook_disabled", "approval_requested", "approval_given",
 		"approval_denied", "approval_expired", "approver_enrolled", "approver_removed", "quorum_invalid_answer",
-		"backup", "restored", "log_continued"}
+		"backup", "report", "restored", "log_continued"}
 }

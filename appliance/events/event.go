@@ -68,6 +68,7 @@ var kinds = map[journal.EventKind]Type{
 	journal.EventLogContinued:  "log.continued",
 	journal.EventBackup:        "log.backed_up",
 	journal.EventRestored:      "log.restored",
+	journal.EventReport:        "log.reported",
 	journal.EventContradiction: "witness.contradiction",
 
 	"unknown_redemption":    "chain.unknown_redemption",

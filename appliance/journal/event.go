@@ -36,6 +36,7 @@ const (
 	EventHSMFound       EventKind = "hsm_found"
 	EventBackup         EventKind = "backup"
 	EventRestored       EventKind = "restored"
+	EventReport         EventKind = "report" // an audit report is made; has from and until
 	EventPaused         EventKind = "paused"
 	EventResumed        EventKind = "resumed"
 	EventHalted         EventKind = "halted"

@@ -98,13 +98,24 @@ type Options struct {
 	Audit       audit.Options
 }
 
+// end returns the end of the period.
+func (o Options) end() time.Time {
+	if o.Until.IsZero() || o.Until.After(o.Now) {
+		return o.Now
+	}
+	return o.Until
+}
+
+// Details returns the details of the event journal.EventReport.
+func (o Options) Details() map[string]string {
+	return map[string]string{"from": o.From.UTC().Format(time.RFC3339), "until": o.end().UTC().Format(time.RFC3339)}
+}
+
 // Make audits the journal and reports the period. The report is not signed yet; see Sign.
 //
 // Errors: CodeInvalidField for an empty period; CodeJournalUnavailable.
 func Make(ctx context.Context, j audit.Journal, key journal.LogKey, o Options) (Report, error) {
-	if o.Until.IsZero() || o.Until.After(o.Now) {
-		o.Until = o.Now
-	}
+	o.Until = o.end()
 	if !o.From.Before(o.Until) {
 		return Report{}, appliance.Errorf(appliance.CodeInvalidField,
 			"the period is empty: from must be before until, and in the past").In("from")

@@ -59,9 +59,10 @@ func (s *setup) makeKey(ctx context.Context) error {
 		return err
 	}
 	s.result.Address = &made.Key.Address
-	state := map[bool]string{true: "made", false: "kept"}
-	s.say("%s  the token %q  (serial %s)", state[made.TokenCreated], made.Token, made.Serial)
-	s.say("%s  the key %q  (address %s)", state[made.Created], made.Key.Label, made.Key.Address)
+	tell := map[bool]func(format string, args ...any){true: s.changed,
+		false: func(format string, args ...any) { s.say("kept  "+format, args...) }}
+	tell[made.TokenCreated]("the token %q  (serial %s)", made.Token, made.Serial)
+	tell[made.Created]("the key %q  (address %s)", made.Key.Label, made.Key.Address)
 	return nil
 }
 

@@ -69,6 +69,8 @@ type Result struct {
 	Configuration string             `json:"configuration"`
 	APIKeyFile    string             `json:"apiKeyFile,omitempty"`
 	APIKey        string             `json:"apiKey,omitempty"` // only if APIKeyFile is -
+	Changed       bool               `json:"changed"`          // this run has changed something
+	Changes       []string           `json:"changes"`          // in words
 	Made          []string           `json:"made"`             // files
 	Kept          []string           `json:"kept"`
 	Checks        []doctor.Finding   `json:"checks"`
@@ -94,7 +96,7 @@ type setup struct {
 
 // Run makes the machine ready, and then runs doctor's checks.
 func Run(ctx context.Context, machine Machine, options Options) (Result, error) {
-	s := &setup{Machine: machine, Options: options, result: Result{Made: []string{}, Kept: []string{}}}
+	s := &setup{Machine: machine, Options: options, result: Result{Changes: []string{}, Made: []string{}, Kept: []string{}}}
 	for _, step := range []func(context.Context) error{
 		s.prepare, s.openBundle, s.configure, s.makeKeyOrUndo, s.pinAddress, s.placeLogKey, s.makeAPIKey, s.examineAll,
 	} {
@@ -102,16 +104,24 @@ func Run(ctx context.Context, machine Machine, options Options) (Result, error) 
 			return Result{}, fmt.Errorf("setup: %w", err)
 		}
 	}
+	s.result.Changed = len(s.result.Changes) > 0
 	return s.result, nil
 }
 
 // say writes a line for the operator.
 func (s *setup) say(format string, args ...any) { fmt.Fprintf(s.Err, format+"\n", args...) }
 
+// changed reports a change that this run has made.
+func (s *setup) changed(format string, args ...any) {
+	what := fmt.Sprintf(format, args...)
+	s.result.Changes = append(s.result.Changes, what)
+	s.say("made  %s", what)
+}
+
 // made reports a new file; kept reports one that existed.
 func (s *setup) made(path, what string) {
 	s.result.Made = append(s.result.Made, path)
-	s.say("made  %s  (%s)", path, what)
+	s.changed("%s  (%s)", path, what)
 }
 
 func (s *setup) kept(path, what string) {
@@ -160,6 +170,7 @@ func (s *setup) ensureFolder(path string, mode fs.FileMode, owner service.User) 
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
+	s.result.Changes = append(s.result.Changes, path+"  (a folder)")
 	return s.service.In(filepath.Dir(path)).Do(func() error {
 		if err := os.Mkdir(path, mode); err != nil {
 			return err
@@ -496,6 +507,7 @@ func (s *setup) makeAPIKey(ctx context.Context) (err error) {
 		return err
 	}
 	if file == "-" {
+		s.changed("the API key %q", s.APIKeyName)
 		s.result.APIKey = token
 		return nil
 	}

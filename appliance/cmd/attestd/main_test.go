@@ -275,7 +275,7 @@ func documented(ts *testscript.TestScript, negated bool, args []string) {
 	}
 	text, err := os.ReadFile(filepath.Join("../../..", args[0]))
 	ts.Check(err)
-	commands := regexp.MustCompile(`(?m)^[$#] (.*`+regexp.QuoteMeta(args[1])+`.*)$`).FindAllSubmatch(text, -1)
+	commands := regexp.MustCompile(`(?m)^(?:[$#]| +cmd:) (.*`+regexp.QuoteMeta(args[1])+`.*)$`).FindAllSubmatch(text, -1)
 	if len(commands) != 1 {
 		ts.Fatalf("%s has %d commands with %q, want one", args[0], len(commands), args[1])
 	}

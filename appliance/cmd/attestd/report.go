@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -56,6 +57,12 @@ func (a *app) report(cmd *cobra.Command, from, until time.Time, file, html strin
 	update, end := a.progress("report", unitRecords)
 	var made report.Signed
 	err := a.withBackend(cmd, func(o backend) (err error) {
+		if files, is := o.(offline); is { // a journal that accepts no more events is audited, too
+			period := report.Options{From: from, Until: until, Now: time.Now()}
+			if err := files.record(cmd.Context(), journal.EventReport, period.Details()); err != nil {
+				a.say("Cannot record this report in the journal: %v", errors.Unwrap(err))
+			}
+		}
 		made, err = o.Report(cmd.Context(), from, until, update)
 		return err
 	})
