@@ -194,6 +194,22 @@ func eventTitle(kind journal.EventKind) string {
 	return strings.ToUpper(words[:1]) + strings.ReplaceAll(words[1:], "hsm", "HSM")
 }
 
+// ruleOf describes the rule of the policy that refused a request. It returns "" for other events.
+func ruleOf(e *journal.Event) string {
+	if e.Kind != journal.EventRefused {
+		return ""
+	}
+	return map[string]string{
+		"screened":                  "the screening list has one of the addresses",
+		"policy_deny":               "deny: the address is on the deny list of its side",
+		"policy_allow":              "allow: the address is not on the allow list of its side",
+		"policy_key":                "keys: the beneficiary is not on the list of the API key",
+		"policy_hours":              "hours: the time is outside of all hours",
+		"policy_cap":                "caps: the API key has reached its number of attestations",
+		"policy_second_beneficiary": "second_beneficiary: the first attestation of the address is for another beneficiary",
+	}[e.Details["code"]]
+}
+
 // downloadActivity answers with the events that match the filter.
 func downloadActivity(w http.ResponseWriter, v *visit) error {
 	keys, err := keyNames(v)

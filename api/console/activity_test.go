@@ -2,6 +2,8 @@ package console_test
 
 import (
 	"encoding/csv"
+	"fmt"
+	"html"
 	"net/http"
 	"net/url"
 	"os"
@@ -159,5 +161,35 @@ func TestKeysAreFilteredSortedAndDownloaded(t *testing.T) {
 	_, _, page := operator.get("/keys?like=" + ids["a"])
 	if !strings.Contains(page, `value="a`+common+`-2"`) {
 		t.Error("the form for a key's successor lacks the name")
+	}
+}
+
+func TestKeysAreListedPageByPage(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	common := newName("paged")
+	for n := range 51 {
+		name := fmt.Sprintf("%02d %s", n, common)
+		if _, _, err := r.admin.CreateKey(t.Context(), appliance.KeyRequest{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := r.signedIn(t, "viewer")
+	path, pages := "/keys?sort=name&q="+url.QueryEscape(common), []int{50, 1}
+	for n, want := range pages {
+		_, _, page := b.get(path)
+		if got := strings.Count(page, `<th scope="row">`); got != want || !strings.Contains(page, "51 keys") {
+			t.Errorf("page %d: %d keys", n, got)
+		}
+		next := regexp.MustCompile(`href="([^"]+)" rel="next"`).FindStringSubmatch(page)
+		if last := n == len(pages)-1; last != (next == nil) {
+			t.Fatalf("page %d: the next is %q", n, next)
+		} else if !last {
+			path = html.UnescapeString(next[1])
+		}
+	}
+	if _, _, page := b.get("/attestations?from=2026-01-02T00:00&until=2026-01-01T00:00"); !strings.Contains(page,
+		"From must be before Until.") {
+		t.Error("a range of attestations that ends before it begins is not refused")
 	}
 }

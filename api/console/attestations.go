@@ -223,6 +223,9 @@ func showAttestation(w http.ResponseWriter, v *visit) error {
 	if err != nil {
 		return err
 	}
+	if e.Event != nil {
+		e.Record.KeyID = e.Event.Details["keyId"] // whose name the page shows
+	}
 	record := newRecordView(attestationRow{Entry: e, Key: keys[e.Record.KeyID], IsSecret: !v.IsAuditor()}, proof)
 	record.VerifierKey = verifierKey
 	return v.show(w, attestationsView{Record: &record})

@@ -94,6 +94,7 @@ func (l looks) funcs() template.FuncMap {
 		"sized":         sized,
 		"count":         count,
 		"eventTitle":    eventTitle,
+		"rule":          ruleOf,
 		"counted":       func(n int) string { return counted(int64(n), "key") },
 		"ago":           func(now, t time.Time) string { return span(now.Sub(t)) + " ago" },
 		"lag":           text.Lag,

@@ -66,7 +66,8 @@ hsm: { uri: %q }
 	t.Cleanup(func() { stop(); <-ended })
 	select {
 	case at := <-ready:
-		return &rig{url: at.Console.String(), admin: client.NewAdmin(c.Admin.Socket), socket: c.Admin.Socket}
+		return &rig{url: at.Console.String(), api: "http://" + at.API.String(), admin: client.NewAdmin(c.Admin.Socket),
+			socket: c.Admin.Socket}
 	case err := <-ended:
 		ended <- err
 		t.Fatal(err)

@@ -129,8 +129,8 @@ func createWebhook(w http.ResponseWriter, v *visit) error {
 	listed := func(name string) []string {
 		return strings.FieldsFunc(v.PostForm.Get(name), func(r rune) bool { return r == ',' || r == ' ' })
 	}
-	form := webhooks.Request{Name: strings.TrimSpace(v.PostForm.Get("name")), URL: strings.TrimSpace(v.PostForm.Get("url")),
-		Types: listed("types"), Addresses: listed("addresses"), KeyID: v.PostForm.Get("key")}
+	form := webhooks.Request{Name: strings.TrimSpace(v.PostForm.Get("name")),
+		URL: strings.TrimSpace(v.PostForm.Get("url")), Types: listed("types"), Addresses: listed("addresses"), KeyID: v.PostForm.Get("key")}
 	made, err := v.Admin.CreateWebhook(v.Context(), form)
 	if problem, refused := errors.AsType[*client.Problem](err); refused && problem.Status == http.StatusBadRequest {
 		return v.showWebhooks(w, webhooksView{Form: form, Wrong: strings.TrimSpace(problem.Field + " " + problem.Detail)})

@@ -65,6 +65,18 @@ export default async function access() {
     await page.context().close()
   })
 
+  await step("on a phone, each page of the navigation is in sight", async () => {
+    const page = await signIn("operator")
+    await page.setViewportSize({ width: 390, height: 844 })
+    for (const link of await page.getByRole("navigation", { name: "Pages" }).getByRole("link").all()) {
+      const box = await link.boundingBox()
+      assert.ok(box.x >= 0 && box.x + box.width <= 390 && box.y + box.height < 300, `${await link.innerText()}: ${JSON.stringify(box)}`)
+    }
+    await page.getByRole("link", { name: "Settings" }).click()
+    await page.getByRole("heading", { name: "Settings" }).waitFor()
+    await page.context().close()
+  })
+
   await step("another name for the same address is refused", async () => {
     const { port } = new URL(url)
     const status = await new Promise((resolve, reject) =>
