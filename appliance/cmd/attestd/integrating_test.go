@@ -31,6 +31,7 @@ type Buffer = Uint8Array
 declare module "node:fs" {
   function existsSync(path: string): boolean
   function readFileSync(path: string, encoding: "utf8"): string
+  function renameSync(from: string, to: string): void
   function writeFileSync(path: string, text: string): void
 }
 declare module "node:http" {
