@@ -192,7 +192,7 @@ type Keys interface {
 // secret, without saying which.
 func Authenticate(ctx context.Context, keys Keys, token string) (APIKey, error) {
 	if token == "" {
-		return APIKey{}, Errorf(CodeMissingAPIKey, "an API key is required in the x-api-key header")
+		return APIKey{}, Errorf(CodeMissingAPIKey, "an API key is required: send its token in the x-api-key header")
 	}
 	id, secret, ok := splitToken(token)
 	if !ok {
@@ -213,7 +213,10 @@ func Authenticate(ctx context.Context, keys Keys, token string) (APIKey, error) 
 	return key, nil
 }
 
-func invalidKey() error { return Errorf(CodeInvalidAPIKey, "the API key is not valid") }
+func invalidKey() error {
+	return Errorf(CodeInvalidAPIKey,
+		"the API key is not valid: send the complete token, attestd_…, as it was shown when the key was created")
+}
 
 func splitToken(token string) (id, secret string, ok bool) {
 	rest, ok := strings.CutPrefix(token, tokenPrefix)

@@ -16,6 +16,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -287,7 +289,21 @@ func (c caller) unanswered(err error) error {
 	if failed, is := errors.AsType[*os.SyscallError](err); is {
 		err = failed.Err
 	}
-	return fmt.Errorf("%s does not answer: %w", c.base, err)
+	return fmt.Errorf("%s does not answer: %w%s", c.base, err, unansweredRemedy(err))
+}
+
+// unansweredRemedy returns what the user can do, after a semicolon. It is empty if that is unknown.
+func unansweredRemedy(err error) string {
+	_, isUntrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	switch {
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return "; it serves plain HTTP: use http:// in the URL, or set server.tls there"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "; check the URL, and that attestd runs there: attestd status"
+	case isUntrusted:
+		return "; use a name of the certificate in the URL, and add its issuer to the trusted certificates of this machine"
+	}
+	return ""
 }
 
 // late is the error after a deadline has passed.
