@@ -53,7 +53,7 @@ function draw(id) {
     scales: { x: { range: (_, min, max) => [Math.min(min, max - window15), max] }, y: { distr: log ? 3 : asinh ? 4 : 1, range: log ? decades : linear } },
     axes: [
       { ...axis, space: 70, values: (_, ticks) => ticks.map(tick => clock(tick).slice(11, 16)) },
-      { ...axis, values: (_, ticks) => ticks.map(tick => tick?.toLocaleString("en")), ...((log || asinh) && { grid: { ...axis.grid, filter: wholeDecades } }), size: (_, values) => Math.max(44, 16 + 8 * Math.max(0, ...(values ?? []).map(value => `${value ?? ""}`.length))), space: log ? 18 : 36 },
+      { ...axis, values: (_, ticks) => ticks.map(tick => tick < 0 ? null : tick?.toLocaleString("en")), ...((log || asinh) && { grid: { ...axis.grid, filter: wholeDecades } }), size: (_, values) => Math.max(44, 16 + 8 * Math.max(0, ...(values ?? []).map(value => `${value ?? ""}`.length))), space: log ? 18 : 36 },
     ],
     hooks: { drawClear: [shadeGaps] },
     series: [
