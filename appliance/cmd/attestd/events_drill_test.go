@@ -70,10 +70,10 @@ func (r *reader) read(stream io.Reader, index int64) int64 {
 	lines := bufio.NewScanner(stream)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		switch name, value, _ := strings.Cut(lines.Text(), ": "); {
-		case name == "data":
+		switch name, value, _ := strings.Cut(lines.Text(), ": "); name {
+		case "data":
 			data = value
-		case name == "id":
+		case "id":
 			r.last = value
 			if data != "" {
 				index = r.take(data, index)
