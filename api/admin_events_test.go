@@ -169,9 +169,6 @@ func TestAnOperatorFollowsAllEvents(t *testing.T) {
 			t.Fatalf("%s %v", resp.Status, resp.Header)
 		}
 		s := &sse{rig: o.rig, resp: resp, in: bufio.NewScanner(resp.Body)}
-		if types == "log.checkpoint" {
-			s.schema = openapitest.Schema(t, "openapi.yaml", "Event")
-		}
 		s.block() // the first id
 		return s
 	}
@@ -181,6 +178,7 @@ func TestAnOperatorFollowsAllEvents(t *testing.T) {
 		o.must(err)
 	}
 	s, checkpoints := follow("key.*", ""), follow("log.checkpoint", "")
+	checkpoints.schema = openapitest.Schema(t, "openapi.yaml", "Event")
 	record(journal.EventKeyCreated, "a")
 	record(journal.EventPaused, "")
 	record(journal.EventKeyRevoked, "a")
@@ -207,6 +205,6 @@ func TestAnOperatorFollowsAllEvents(t *testing.T) {
 		t.Errorf("after the checkpoint of 3 records: %+v", e)
 	}
 	if e := follow("log.checkpoint", checkpoints.id).next(); e.Data.Size != 4 {
-		t.Errorf("after a resume: %+v", e)
+		t.Errorf("resumed: %+v", e)
 	}
 }

@@ -94,7 +94,7 @@ func (r *reader) take(data string, index int64) int64 {
 	defer r.mu.Unlock()
 	switch {
 	case err != nil || e.Type != "attestation.issued":
-		r.wrong = fmt.Errorf("%s: %v", data, err)
+		r.wrong = fmt.Errorf("%s: %w", data, err)
 	case slices.Contains(r.ids, e.ID):
 		r.repeats++
 	case e.Data.Index <= index:
