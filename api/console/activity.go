@@ -166,6 +166,9 @@ func followActivity(w http.ResponseWriter, v *visit) error {
 		func(entries []journal.Entry) any { return eventRows(entries, keys) })
 }
 
+// proving are details that only the page of an event's proof shows.
+var proving = []string{"secretHash", "authenticatorData", "clientData", "credential", "publicKey", "signature"}
+
 // eventRows describes events, with the names of the API keys that they concern.
 func eventRows(entries []journal.Entry, keys map[string]string) (rows []eventRow) {
 	for _, e := range entries {
@@ -174,7 +177,7 @@ func eventRows(entries []journal.Entry, keys map[string]string) (rows []eventRow
 		}
 		row := eventRow{Entry: e, Title: eventTitle(e.Event.Kind)}
 		for _, name := range slices.Sorted(maps.Keys(e.Event.Details)) {
-			if name == "secretHash" { // only the proof's page has a use for it
+			if slices.Contains(proving, name) {
 				continue
 			}
 			value := e.Event.Details[name]

@@ -181,7 +181,7 @@ func TestCommandsAreFoundInRemedies(t *testing.T) {
 	for remedy, want := range map[string]string{
 		"attestd reload":            "attestd reload",
 		"systemctl restart attestd": "systemctl restart attestd",
-		"set the clock, and synchronize it: systemctl enable --now systemd-timesyncd (or chrony)":       "systemctl enable --now systemd-timesyncd",
+		"set the clock, and synchronise it: systemctl enable --now systemd-timesyncd (or chrony)":       "systemctl enable --now systemd-timesyncd",
 		"correct the cause; attestd recovers automatically":                                             "",
 		"list all damage: attestd log verify. Stop attestd":                                             "attestd log verify",
 		"write the PIN to a file, then run: attestd setup --yes --pin-file FILE; then: systemctl start": "attestd setup --yes --pin-file FILE",

@@ -460,33 +460,6 @@ func (s *History) attestedTo(b appliance.Address) attestedTo {
 	return s.attested[maphash.Comparable(s.seed, b)]
 }
 
-func readAssertion(d map[string]string) (a Assertion, err error) {
-	a.Credential = d[DetailCredential]
-	for name, into := range map[string]*[]byte{detailAuthData: &a.AuthenticatorData, detailClientData: &a.ClientData,
-		detailSignature: &a.Signature} {
-		if *into, err = base64.RawURLEncoding.DecodeString(d[name]); err != nil {
-			return a, fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	return a, nil
-}
-
-// details are the reverse of readAssertion.
-func (a Assertion) details(approval uuid.UUID, approver string) map[string]string {
-	text := base64.RawURLEncoding.EncodeToString
-	return map[string]string{DetailApproval: approval.String(), DetailApprover: approver,
-		DetailCredential: a.Credential, detailAuthData: text(a.AuthenticatorData),
-		detailClientData: text(a.ClientData), detailSignature: text(a.Signature)}
-}
-
-// shortCredential abbreviates the id of a passkey that may be any text.
-func shortCredential(id string) string {
-	if len(id) > 24 {
-		id = id[:24] + "…"
-	}
-	return fmt.Sprintf("%q", id)
-}
-
 // Fingerprint returns the SHA-256 of the public key in hex, for people to compare.
 func (a Approver) Fingerprint() string {
 	sum := sha256.Sum256(a.PublicKey)

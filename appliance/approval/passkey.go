@@ -15,6 +15,8 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+
+	"github.com/google/uuid"
 )
 
 // Assertion is the result of signing with a passkey (WebAuthn level 2, section 7.2), as the browser returns it.
@@ -118,4 +120,31 @@ func challengeOf(origin string, leaf []byte) [sha256.Size]byte {
 	fmt.Fprintf(h, "attestd approval v1\n%d %s\n%d ", len(origin), origin, len(leaf))
 	h.Write(leaf)
 	return [sha256.Size]byte(h.Sum(nil))
+}
+
+func readAssertion(d map[string]string) (a Assertion, err error) {
+	a.Credential = d[DetailCredential]
+	for name, into := range map[string]*[]byte{detailAuthData: &a.AuthenticatorData, detailClientData: &a.ClientData,
+		detailSignature: &a.Signature} {
+		if *into, err = base64.RawURLEncoding.DecodeString(d[name]); err != nil {
+			return a, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return a, nil
+}
+
+// details are the reverse of readAssertion.
+func (a Assertion) details(approval uuid.UUID, approver string) map[string]string {
+	text := base64.RawURLEncoding.EncodeToString
+	return map[string]string{DetailApproval: approval.String(), DetailApprover: approver,
+		DetailCredential: a.Credential, detailAuthData: text(a.AuthenticatorData),
+		detailClientData: text(a.ClientData), detailSignature: text(a.Signature)}
+}
+
+// shortCredential abbreviates the id of a passkey that may be any text.
+func shortCredential(id string) string {
+	if len(id) > 24 {
+		id = id[:24] + "…"
+	}
+	return fmt.Sprintf("%q", id)
 }

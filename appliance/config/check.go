@@ -66,14 +66,23 @@ func (c *Config) validate() error {
 		"hsm.call_timeout: must be shorter than server.request_timeout (%s), and not less than zero",
 		c.Server.RequestTimeout)
 	c.validateWorker(check)
-	check(slices.Contains([]string{FromReplica, FromChains, FromProxy, FromOff}, c.GraphQL.Source),
-		"graphql.source: %q is not replica, chains, proxy or off", c.GraphQL.Source)
+	c.validateGraphQL(check)
 	c.validateUpstream(check)
 	c.validateSinks(check)
 	c.validateOrigins(check)
 	c.validateChain(check)
 	c.validateIndexer(check)
 	c.validateQuorum(check)
+	check(slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level),
+		"log.level: %q is not debug, info, warn or error", c.Log.Level)
+	check(slices.Contains([]string{"auto", "text", "json"}, c.Log.Format), "log.format: %q is not auto, text or json",
+		c.Log.Format)
+	return errors.Join(failures...)
+}
+
+func (c *Config) validateGraphQL(check func(ok bool, format string, args ...any)) {
+	check(slices.Contains([]string{FromReplica, FromChains, FromProxy, FromOff}, c.GraphQL.Source),
+		"graphql.source: %q is not replica, chains, proxy or off", c.GraphQL.Source)
 	check(c.Limits.GraphQLRate != appliance.Rate{}, "limits.graphql_rate: must be a rate such as 100/s, or unlimited")
 	g := c.GraphQL
 	for name, value := range map[string]int64{
@@ -88,11 +97,6 @@ func (c *Config) validate() error {
 	}
 	check(g.AnswerMemory >= 2*g.MaxResponse, "graphql.answer_memory: must be at least twice graphql.max_response")
 	check(g.Executions >= 0 && g.Executions <= maxExecutions, "graphql.executions: must be 0 to %d", maxExecutions)
-	check(slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level),
-		"log.level: %q is not debug, info, warn or error", c.Log.Level)
-	check(slices.Contains([]string{"auto", "text", "json"}, c.Log.Format), "log.format: %q is not auto, text or json",
-		c.Log.Format)
-	return errors.Join(failures...)
 }
 
 // maxWitnessInterval bounds the time until a checkpoint is witnessed.

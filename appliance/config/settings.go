@@ -207,6 +207,10 @@ func Settings() []Setting {
 }
 
 func attestingSettings() []Setting {
+	return slices.Concat(serverSettings(), hsmSettings(), attestationSettings())
+}
+
+func serverSettings() []Setting {
 	return []Setting{
 		{"data_dir", "/var/lib/attestd", "folder of attestd.db (API keys, journal) and log.key"},
 		{"server.listen", "127.0.0.1:8080", "address and port of the API"},
@@ -249,6 +253,11 @@ func attestingSettings() []Setting {
 		{"metrics.listen", "127.0.0.1:9464", "address and port of /metrics for Prometheus; if empty, metrics are off"},
 		{"tracing.endpoint", "",
 			"OpenTelemetry collector that receives traces of attestations by OTLP over HTTP, such as http://127.0.0.1:4318; if empty, OTEL_EXPORTER_OTLP_ENDPOINT is used, if set"},
+	}
+}
+
+func hsmSettings() []Setting {
+	return []Setting{
 		{"hsm.uri", "pkcs11:token=attestd;object=attestor?module-path=" + debianSoftHSM +
 			"&pin-source=file:/etc/attestd/pin", "RFC 7512 URI of the module, the token, the key and the PIN file"},
 		{"hsm.uris", []string{},
@@ -267,6 +276,11 @@ func attestingSettings() []Setting {
 		{"hsm.worker_network",
 			"auto",
 			"sockets that the HSM's library may open: none, unix (Unix sockets only), any, or auto: none for SoftHSM, unix for p11-kit's client and openCryptoki, any for others"},
+	}
+}
+
+func attestationSettings() []Setting {
+	return []Setting{
 		{"attestation.scheme", string(appliance.SchemeNames[0]),
 			"digest scheme: keccak256-bn254, mimc-bn254, keccak256 or eip712"},
 		{"attestation.screening_list", "",

@@ -22,14 +22,8 @@ func (r *reads) routes(attesting func() bool, streams *api.Events) ([]api.Route,
 		return nil, nil
 	}
 	options := graphql.Options{
-		StaleIfError: c.StaleIfError,
-		Limits: graphql.Limits{
-			MaxQueryBytes: int(c.MaxQuery), MaxVariablesBytes: int(c.MaxVariables),
-			MaxResponseBytes: int(c.MaxResponse),
-			MaxTokens:        c.MaxTokens, MaxDepth: c.MaxDepth, MaxRootFields: c.MaxRootFields,
-			MaxAliases: c.MaxAliases,
-			MaxCost:    c.MaxCost, Timeout: c.Timeout,
-		},
+		StaleIfError:    c.StaleIfError,
+		Limits:          queryLimits(r.config),
 		Executions:      c.Executions,
 		Attesting:       attesting,
 		AnswerBytes:     int64(c.AnswerMemory),
@@ -80,6 +74,17 @@ func (r *reads) routes(attesting func() bool, streams *api.Events) ([]api.Route,
 			Rate: r.config.Limits.GraphQLRate, Handler: graphiql.Lead})
 	}
 	return routes, nil
+}
+
+func queryLimits(config *config.Config) graphql.Limits {
+	c := config.GraphQL
+	return graphql.Limits{
+		MaxQueryBytes: int(c.MaxQuery), MaxVariablesBytes: int(c.MaxVariables),
+		MaxResponseBytes: int(c.MaxResponse),
+		MaxTokens:        c.MaxTokens, MaxDepth: c.MaxDepth, MaxRootFields: c.MaxRootFields,
+		MaxAliases: c.MaxAliases,
+		MaxCost:    c.MaxCost, Timeout: c.Timeout,
+	}
 }
 
 // graphqlOrigins returns the origins whose pages may read: graphql.origins, or all.

@@ -59,20 +59,9 @@ func (r *running) recordReload(by string, p *policy.Policy, changed, needRestart
 
 // reloadConfig returns the names of changed settings that need a restart.
 func (r *running) reloadConfig(by string) (needRestart []string, err error) {
-	if r.options.Load == nil {
-		return nil, errors.New("this daemon cannot reload its configuration; restart it")
-	}
-	next, err := r.options.Load()
+	next, err := r.readConfig()
 	if err != nil {
 		return nil, err
-	}
-	if err := errors.Join(checkReferences(next), checkModes(next), checkRegular(next)); err != nil {
-		return nil, err
-	}
-	if len(r.options.Sockets) == 0 { // otherwise server.listen is not used
-		if err := CheckPlainHTTP(next); err != nil {
-			return nil, err
-		}
 	}
 	// All steps that can fail come first, so that a configuration is applied as a whole or not at all.
 	adoptTLS, err := r.prepareTLS(next)
@@ -119,6 +108,26 @@ func (r *running) reloadConfig(by string) (needRestart []string, err error) {
 	r.servers.public.SetRates(next.Limits.DefaultRate, next.Limits.AnonymousRate)
 	r.loaded = next
 	return needRestart, nil
+}
+
+// readConfig reads and checks the configuration.
+func (r *running) readConfig() (*config.Config, error) {
+	if r.options.Load == nil {
+		return nil, errors.New("this daemon cannot reload its configuration; restart it")
+	}
+	next, err := r.options.Load()
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(checkReferences(next), checkModes(next), checkRegular(next)); err != nil {
+		return nil, err
+	}
+	if len(r.options.Sockets) == 0 { // otherwise server.listen is not used
+		if err := CheckPlainHTTP(next); err != nil {
+			return nil, err
+		}
+	}
+	return next, nil
 }
 
 // checkRegular returns an error for each configured file that is not a regular file. Opening a FIFO would block for

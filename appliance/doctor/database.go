@@ -202,7 +202,7 @@ func reaching(url config.DatabaseURL, s postgres.Server) (findings []Finding) {
 	if apart := s.Offset.Abs(); apart > clockApart {
 		findings = append(findings,
 			warn(
-				"synchronize the clocks of this machine and of the database: systemctl enable --now systemd-timesyncd (or chrony)",
+				"synchronise the clocks of this machine and of the database: systemctl enable --now systemd-timesyncd (or chrony)",
 				"the database's clock differs from this machine's by %s", apart.Round(time.Millisecond)))
 	}
 	switch {

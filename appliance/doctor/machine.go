@@ -92,7 +92,7 @@ func (p *subject) follower() []Finding {
 }
 
 func checkClock(ctx context.Context, p *subject) []Finding {
-	const remedy = "set the clock, and synchronize it: systemctl enable --now systemd-timesyncd (or chrony)"
+	const remedy = "set the clock, and synchronise it: systemctl enable --now systemd-timesyncd (or chrony)"
 	now := time.Now()
 	if now.Year() < 2025 || now.Year() > 2100 {
 		return []Finding{fail(remedy, "the clock is wrong: it says %s", text.Time(now))}
@@ -112,14 +112,14 @@ func checkClock(ctx context.Context, p *subject) []Finding {
 	synchronised, within, err := daemon.ClockIsSynchronised()
 	switch {
 	case errors.Is(err, fs.ErrPermission): // inside the service's sandbox (ProtectClock=)
-		return []Finding{warn(asRoot, "the service's sandbox hides whether the clock is synchronized; it says %s",
+		return []Finding{warn(asRoot, "the service's sandbox hides whether the clock is synchronised; it says %s",
 			text.Time(now))}
 	case err != nil:
-		return []Finding{warn(remedy, "unknown whether the clock is synchronized: %s", err)}
+		return []Finding{warn(remedy, "unknown whether the clock is synchronised: %s", err)}
 	case !synchronised:
-		return []Finding{warn(remedy, "not synchronized; it says %s", text.Time(now))}
+		return []Finding{warn(remedy, "not synchronised; it says %s", text.Time(now))}
 	}
-	return []Finding{ok("synchronized, within %s", within.Round(time.Millisecond))}
+	return []Finding{ok("synchronised, within %s", within.Round(time.Millisecond))}
 }
 
 // newestRecord returns the journal's newest attestation. It is nil if the journal is empty or cannot be read.

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -48,7 +49,7 @@ func TestTheNextApplianceOfAMemberIsAskedIfOneFails(t *testing.T) {
 			quorum: &Quorum{opts: Options{Timeout: time.Minute}}, slots: make(chan struct{}, 1)}
 		for range 2 {
 			_, err := m.fetch(t.Context(), http.MethodGet, "", "", nil)
-			if f, _ := err.(*failure); (f == nil) != (c.code == "") || f != nil && f.code != c.code {
+			if f, _ := errors.AsType[*failure](err); (f == nil) != (c.code == "") || f != nil && f.code != c.code {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

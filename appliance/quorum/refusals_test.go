@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -40,7 +41,7 @@ func TestARefusalIsRepeatedOnlyIfThatCanSucceed(t *testing.T) {
 			answers <- a
 		}
 		_, err := q.join(t.Context(), appliance.Attestation{}, answers)
-		e, ok := err.(*appliance.Error)
+		e, ok := errors.AsType[*appliance.Error](err)
 		if !ok || e.Code != c.code || e.RetryAfter != c.retryAfter {
 			t.Errorf("%s: %v, want %s after %s", name, err, c.code, c.retryAfter)
 		}

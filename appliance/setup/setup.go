@@ -175,16 +175,7 @@ func (s *setup) configure(ctx context.Context) error {
 	_, configured := present["hsm.uri"]
 	_, several := present["hsm.uris"]
 	if _, named := present["hsm.keys"]; configured || several || named {
-		s.kept(s.result.Configuration, "has a token already; flags and questions about it are skipped")
-		if s.bundle != nil {
-			if err := s.writeConfiguration(present, map[string]any{}); err != nil {
-				return err
-			}
-		}
-		if err := s.loadConfiguration(); err != nil {
-			return err
-		}
-		return s.adoptPIN(ctx)
+		return s.keepConfiguration(ctx, present)
 	}
 	if err := s.ask(ctx); err != nil {
 		return err
@@ -228,6 +219,20 @@ func (s *setup) configure(ctx context.Context) error {
 		return err
 	}
 	return s.loadConfiguration()
+}
+
+// keepConfiguration uses a configuration that names a token.
+func (s *setup) keepConfiguration(ctx context.Context, present map[string]any) error {
+	s.kept(s.result.Configuration, "has a token already; flags and questions about it are skipped")
+	if s.bundle != nil {
+		if err := s.writeConfiguration(present, map[string]any{}); err != nil {
+			return err
+		}
+	}
+	if err := s.loadConfiguration(); err != nil {
+		return err
+	}
+	return s.adoptPIN(ctx)
 }
 
 // checkChoices refuses flags that the daemon would refuse, and a port that is in use, before anything is written.

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Redactor removes secrets and addresses from texts. The zero value recognizes them only by their form.
+// Redactor removes secrets and addresses from texts. The zero value recognises them only by their form.
 type Redactor struct{ known []string }
 
 // shortestSecret is the length in bytes of the shortest value that Learn records as a secret. Removing shorter values,

@@ -161,7 +161,7 @@ func TestADaemonKeepsInStepWithItsUpstream(t *testing.T) {
 	d.start(t)
 	t.Cleanup(func() { d.kill(t) })
 
-	if out := d.run(t, "replica", "sync"); !strings.HasPrefix(out, "Synchronized with "+up.url+daemon.GraphQLPath) {
+	if out := d.run(t, "replica", "sync"); !strings.HasPrefix(out, "Synchronised with "+up.url+daemon.GraphQLPath) {
 		t.Error(out)
 	}
 	if records := awaitSame(t, up, d); records < 900 {

@@ -35,10 +35,16 @@ const logListLong = `List attestations and events, newest first.
 --follow shows the newest records, oldest first, and then each new record until it is interrupted; with --output json,
 each record is an object on its own line. It needs the daemon, and waits while the daemon restarts.`
 
+// logList is one run of the command.
+type logList struct {
+	*app
+	q                                            journal.Query
+	since, until, hash, unspendable, beneficiary string
+	redeemed, unredeemed, follow                 bool
+}
+
 func newLogList(a *app) *cobra.Command {
-	var q journal.Query
-	var since, until, hash, unspendable, beneficiary string
-	var redeemed, unredeemed, follow bool
+	l := logList{app: a}
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List attestations and events, newest first",
@@ -49,57 +55,58 @@ func newLogList(a *app) *cobra.Command {
   attestd log list --events --since 24h
   attestd log list --before 4711`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if q.From, q.Until, err = parseSpan(cmd, since, until); err != nil {
-				return err
-			}
-			if err := checkListing(cmd, q); err != nil {
-				return err
-			}
-			if err := searched(&q, hash, unspendable); err != nil {
-				return usageError{cmd.CommandPath(), err}
-			}
-			if q.KeyID != "" {
-				err := a.withBackend(cmd, func(o backend) error {
-					key, err := findKey(cmd.Context(), o, q.KeyID)
-					q.KeyID = key.ID
-					return err
-				})
-				if err != nil {
-					return err
-				}
-			}
-			if beneficiary != "" {
-				return a.listOfBeneficiary(cmd, q, beneficiary, redeemed || unredeemed || follow)
-			}
-			if follow {
-				return a.followListing(cmd, q, redeemed || unredeemed)
-			}
-			if redeemed || unredeemed {
-				return a.listRedeemed(cmd, q, redeemed, unredeemed)
-			}
-			return a.list(cmd, q)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd) },
 	}
 	f := cmd.Flags()
-	f.BoolVar(&q.EventsOnly, "events", false, "only events: actions of operators and incidents")
-	f.BoolVar(&q.AttestationsOnly, "attestations", false, "only attestations")
-	f.BoolVar(&redeemed, "redeemed", false,
+	f.BoolVar(&l.q.EventsOnly, "events", false, "only events: actions of operators and incidents")
+	f.BoolVar(&l.q.AttestationsOnly, "attestations", false, "only attestations")
+	f.BoolVar(&l.redeemed, "redeemed", false,
 		"only attestations that a contract of chain.contracts has redeemed, with time and amount")
-	f.BoolVar(&unredeemed, "unredeemed", false, "only attestations that have not been redeemed")
-	f.BoolVarP(&follow, "follow", "f", false, "continue with new records")
-	f.StringVar(&q.KeyID, "key", "", "only attestations requested with this API key: its ID or its name")
-	f.StringVar(&hash, "hash", "", "only attestations with this hash")
-	f.StringVar(&unspendable, "unspendable", "", "only attestations for this unspendable address")
-	f.StringVar(&beneficiary, "beneficiary", "",
+	f.BoolVar(&l.unredeemed, "unredeemed", false, "only attestations that have not been redeemed")
+	f.BoolVarP(&l.follow, "follow", "f", false, "continue with new records")
+	f.StringVar(&l.q.KeyID, "key", "", "only attestations requested with this API key: its ID or its name")
+	f.StringVar(&l.hash, "hash", "", "only attestations with this hash")
+	f.StringVar(&l.unspendable, "unspendable", "", "only attestations for this unspendable address")
+	f.StringVar(&l.beneficiary, "beneficiary", "",
 		"only attestations for this beneficiary; reads all others, too, so give --since or --key if the journal is large")
-	f.StringVar(&since, "since", "",
+	f.StringVar(&l.since, "since", "",
 		"only from this time: a time such as 2026-01-31T12:00:00Z, a date (00:00 UTC), or a duration before now such as 30d or 24h")
-	f.StringVar(&until, "until", "", "only before this time, in the same forms")
-	f.Int64Var(&q.Before, "before", 0, "only indexes below this number: for the next page, give the last index shown")
-	f.IntVar(&q.Limit, "limit", journal.DefaultListed,
+	f.StringVar(&l.until, "until", "", "only before this time, in the same forms")
+	f.Int64Var(&l.q.Before, "before", 0, "only indexes below this number: for the next page, give the last index shown")
+	f.IntVar(&l.q.Limit, "limit", journal.DefaultListed,
 		fmt.Sprintf("maximum number of records (1 to %d)", journal.MaxListed))
 	return cmd
+}
+
+func (l logList) run(cmd *cobra.Command) (err error) {
+	if l.q.From, l.q.Until, err = parseSpan(cmd, l.since, l.until); err != nil {
+		return err
+	}
+	if err := checkListing(cmd, l.q); err != nil {
+		return err
+	}
+	if err := searched(&l.q, l.hash, l.unspendable); err != nil {
+		return usageError{cmd.CommandPath(), err}
+	}
+	if l.q.KeyID != "" {
+		err := l.withBackend(cmd, func(o backend) error {
+			key, err := findKey(cmd.Context(), o, l.q.KeyID)
+			l.q.KeyID = key.ID
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	switch ofChain := l.redeemed || l.unredeemed; {
+	case l.beneficiary != "":
+		return l.listOfBeneficiary(cmd, l.q, l.beneficiary, ofChain || l.follow)
+	case l.follow:
+		return l.followListing(cmd, l.q, ofChain)
+	case ofChain:
+		return l.listRedeemed(cmd, l.q, l.redeemed, l.unredeemed)
+	}
+	return l.list(cmd, l.q)
 }
 
 // parseSpan reads --since and --until.

@@ -25,7 +25,7 @@ func newReplicaSync(a *app) *cobra.Command {
 	var address string
 	cmd := &cobra.Command{
 		Use:   "sync",
-		Short: "Synchronize the replica with its upstream, once",
+		Short: "Synchronise the replica with its upstream, once",
 		Long: fmt.Sprintf(`Bring the replica in step with its upstream: read what it has and the replica has not, the newest first, and end when
 all is here. The upstream is graphql.upstream, or what --upstream names: another than the configured one is sent none of
 graphql.upstream_headers.
@@ -214,7 +214,7 @@ type synced struct {
 func (a *app) printSynced(s follower.Status, took time.Duration) error {
 	result := synced{s, took.Seconds(), float64(s.Written) / took.Seconds()}
 	return a.print(result, func(w io.Writer) {
-		fmt.Fprintf(w, "Synchronized with %s: %s packets and %s transfers. %s rows written in %s, %s per second.\n",
+		fmt.Fprintf(w, "Synchronised with %s: %s packets and %s transfers. %s rows written in %s, %s per second.\n",
 			s.Upstream,
 			text.Count(s.Rows[index.PacketType.Name].Here), text.Count(s.Rows[index.TransferType.Name].Here),
 			text.Count(s.Written), took.Round(time.Millisecond), text.Decimal(result.PerSecond, 0))

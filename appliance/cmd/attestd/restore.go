@@ -124,6 +124,10 @@ func (r restore) run(ctx context.Context, name string) error {
 	if done.Lost != "" {
 		r.say("%s; they remain in the files moved aside.", done.Lost)
 	}
+	return r.report(done)
+}
+
+func (r restore) report(done archive.Restored) error {
 	return r.print(struct {
 		OK bool `json:"ok"`
 		archive.Restored

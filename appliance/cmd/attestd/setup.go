@@ -19,13 +19,7 @@ import (
 	"github.com/attestd/attestd/hsm"
 )
 
-func newSetup(a *app) *cobra.Command {
-	var o setup.Options
-	bundle := newBundle{app: a}
-	cmd := &cobra.Command{
-		Use:   "setup",
-		Short: "Set up this machine for attesting: token, key, configuration, API key",
-		Long: `Set up this machine for attesting: find the HSM's PKCS#11 module, create or find the token, store its PIN
+const setupLong = `Set up this machine for attesting: find the HSM's PKCS#11 module, create or find the token, store its PIN
 where only the service can read it, create the key, write the configuration, create the first API key, and run
 the checks of 'attestd doctor'. The output ends with the address to set as attestor on chain, and the command
 that starts the service.
@@ -39,7 +33,15 @@ passphrase separately. The token must have the cluster's key already.
 
 At a terminal, setup asks questions with default answers; with --yes it uses the defaults. On a fresh machine
 with SoftHSM, 'attestd setup --yes' gives a working appliance. A second run keeps what exists and adds what is
-missing. Run it as root; the files then belong to the service's user.`,
+missing. Run it as root; the files then belong to the service's user.`
+
+func newSetup(a *app) *cobra.Command {
+	var o setup.Options
+	bundle := newBundle{app: a}
+	cmd := &cobra.Command{
+		Use:   "setup",
+		Short: "Set up this machine for attesting: token, key, configuration, API key",
+		Long:  setupLong,
 		Example: `  attestd setup
   attestd setup --yes
   attestd setup --yes --module /opt/cloudhsm/lib/libcloudhsm_pkcs11.so --token hsm1 --pin-file /root/pin

@@ -132,7 +132,7 @@ func machineRows(m *wire.Machine) (rows [][2]string) {
 		rows = append(rows,
 			[2]string{"disk", fmt.Sprintf("%s free of %s", config.RoundedSize(d.Free), config.RoundedSize(d.Total))})
 	}
-	clock := "synchronization unknown"
+	clock := "synchronisation unknown"
 	switch known := m.Clock.Synchronised; {
 	case known != nil && *known:
 		clock = "synchronised"

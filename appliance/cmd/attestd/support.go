@@ -86,12 +86,8 @@ func (a *app) writeNew(name string, write func(io.Writer) error) error {
 func (a *app) supportBundle(ctx context.Context, w io.Writer, log string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, supportTimeout)
 	defer cancel()
-	var redactor support.Redactor
-	raw, _ := os.ReadFile(a.source.Path()) // an unreadable file has no values to remove
-	redactor.Learn(string(raw))
-	redactor.Learn(strings.Join(a.source.Environ, "\n"))
 	c, invalid := a.config(nil)
-	bundle := support.New(w, &redactor, time.Now())
+	bundle := support.New(w, a.redactor(), time.Now())
 	admin := func(ask func(*client.Admin) (string, error)) (string, error) {
 		if invalid != nil {
 			return "", fmt.Errorf("the configuration is invalid")
@@ -143,6 +139,15 @@ func (a *app) supportBundle(ctx context.Context, w io.Writer, log string) ([]str
 		}
 	}
 	return bundle.Names(), bundle.Close()
+}
+
+// redactor returns what removes the values of the configuration.
+func (a *app) redactor() *support.Redactor {
+	redactor := new(support.Redactor)
+	raw, _ := os.ReadFile(a.source.Path()) // an unreadable file has no values to remove
+	redactor.Learn(string(raw))
+	redactor.Learn(strings.Join(a.source.Environ, "\n"))
+	return redactor
 }
 
 // versions returns the versions of attestd, of its libraries and of the system.

@@ -130,14 +130,14 @@ func answerHelp(root *cobra.Command) {
 func misnamed(root *cobra.Command, args []string) error {
 	cmd, rest, err := root.Find(args)
 	if err != nil || !cmd.HasAvailableSubCommands() || len(rest) > 0 && strings.HasPrefix(rest[0], "__") {
-		return nil
+		return nil //nolint:nilerr // Execute returns the error
 	}
 	cmd.InitDefaultHelpFlag()
 	if err := cmd.ParseFlags(rest); err != nil {
-		return nil // Execute returns the error
+		return nil //nolint:nilerr // Execute returns the error
 	}
 	if help, err := cmd.Flags().GetBool("help"); err != nil || !help {
-		return nil
+		return nil //nolint:nilerr // Execute returns the error
 	}
 	return noArgs(cmd, cmd.Flags().Args())
 }
