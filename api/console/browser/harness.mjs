@@ -17,8 +17,19 @@ const browser = await chromium.launch({
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
 })
 
-/** Asks the admin socket, as the command does. */
-export function admin(method, path, body) {
+/** Asks the admin socket, as the command does. A disk that is busy with other tests can make the journal unavailable. */
+export async function admin(method, path, body) {
+  for (let tries = 60; ; tries--) {
+    try {
+      return await askAdmin(method, path, body)
+    } catch (error) {
+      if (!tries || !error.message.includes("journal_unavailable")) throw error
+      await new Promise(resolve => setTimeout(resolve, 1000))
+    }
+  }
+}
+
+function askAdmin(method, path, body) {
   return new Promise((resolve, reject) => {
     const req = request({ socketPath: rig.socket, method, path, headers: body ? { "content-type": "application/json" } : {} }, async res => {
       let text = ""

@@ -190,7 +190,7 @@ func TestRandomReorganisationsAreUndone(t *testing.T) {
 			s := newStory(a, b, seed)
 			idx := openIndex(t)
 			for range 8 {
-				x := newIndexer(t, &failing{Index: idx, random: s.random}, chainsOf(a, b))
+				x := newIndexer(t, &failing{Index: idx, random: rand.New(rand.NewPCG(seed, 2))}, chainsOf(a, b))
 				stop := run(t, x)
 				for range 6 {
 					s.add(t, s.sides[s.random.IntN(2)])
