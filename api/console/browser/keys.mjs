@@ -89,7 +89,7 @@ export default async function keys() {
     await page.getByLabel("Name of the client").fill(own)
     await page.getByLabel("graphql").uncheck()
     await page.route(`${url}/keys`, route => route.request().method() === "POST"
-      ? route.fulfill({ status: 403, contentType: "text/html", body: "<h1>Sign in again</h1>" }) : route.continue())
+      ? route.fulfill({ status: 403, contentType: "text/html", body: `<link rel="icon" href="data:,"><h1>Sign in again</h1>` }) : route.continue())
     await page.getByRole("button", { name: "Create key" }).click()
     await page.getByRole("heading", { name: "Sign in again" }).waitFor()
     await page.unroute(`${url}/keys`)
