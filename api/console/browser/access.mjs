@@ -89,7 +89,7 @@ export default async function access() {
     const stranger = await open({ expected: [403], strangers: true })
     await stranger.context().addCookies((await page.context().cookies()).map(cookie => ({ ...cookie, sameSite: "Lax" }))) // as a lesser browser has it
     await stranger.route("http://stranger.example/", route =>
-      route.fulfill({ contentType: "text/html", body: `<form method="post" action="${url}/sign-out"><button>Win</button></form>` }))
+      route.fulfill({ contentType: "text/html", body: `<link rel="icon" href="data:,"><form method="post" action="${url}/sign-out"><button>Win</button></form>` }))
     await stranger.goto("http://stranger.example/")
     await stranger.getByRole("button", { name: "Win" }).click()
     await stranger.getByText("The request came from another site and was refused.").waitFor()
