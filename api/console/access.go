@@ -109,6 +109,7 @@ var verbs = map[string]verb{
 	"GET /webhooks/{name}/deliveries":       {least: Auditor},
 	"POST /webhooks":                        {least: Operator, writes: true},
 	"POST /webhooks/{name}/test":            {least: Operator, writes: true},
+	"POST /webhooks/{name}/disable":         {least: Operator, writes: true},
 	"POST /webhooks/{name}/resume":          {least: Operator, writes: true},
 	"POST /webhooks/{name}/rotate":          {least: Operator, writes: true},
 	"DELETE /webhooks/{name}":               {least: Operator, writes: true},

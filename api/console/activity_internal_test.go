@@ -3,6 +3,7 @@ package console
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,5 +28,16 @@ func TestEachCodeOfThePolicyHasItsRule(t *testing.T) {
 		if rule := ruleOf(&e); rule == "" || !strings.HasPrefix(rule, row[1]) {
 			t.Errorf("%s of the rule %s: %q", row[2], row[1], rule)
 		}
+	}
+}
+
+// Lists leave out what only proves an event. The page of its proof shows it.
+func TestListsLeaveOutWhatOnlyProves(t *testing.T) {
+	t.Parallel()
+	e := journal.Event{Kind: journal.EventKeyCreated, Details: map[string]string{"name": "payments", "secretHash": "aa",
+		"authenticatorData": "bb", "clientData": "cc", "credential": "dd", "publicKey": "ee", "signature": "ff"}}
+	rows := eventRows([]journal.Entry{{Event: &e}}, nil)
+	if len(rows) != 1 || !slices.Equal(rows[0].Details, []string{"name: payments"}) {
+		t.Errorf("%+v", rows)
 	}
 }

@@ -33,8 +33,8 @@ type view struct {
 	Data    any
 }
 
-// looks holds the templates and the static files: our own in static/, those of the landing page, and the npm bundles that the build writes to
-// dist/.
+// looks holds the templates and the static files: our own in static/, those of the landing page, and the npm bundles
+// that the build writes to dist/.
 type looks struct {
 	pages   map[string]*template.Template
 	files   map[string][]byte

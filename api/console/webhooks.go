@@ -18,8 +18,8 @@ import (
 	"github.com/attestd/attestd/appliance/webhooks"
 )
 
-// webhooksPage lists the webhooks, and shows the deliveries of each. Operators create, test, rotate and delete webhooks
-// here, and send events again. Viewers do not see the page: a webhook may select addresses.
+// webhooksPage lists the webhooks, and shows the deliveries of each. Operators create, test, disable, rotate and delete
+// webhooks here, and send events again. Viewers do not see the page: a webhook may select addresses.
 func webhooksPage() page {
 	return page{name: "webhooks", path: "/webhooks", title: "Webhooks", least: Auditor, routes: []route{
 		{"GET /webhooks", Auditor, showWebhooks},
@@ -27,6 +27,7 @@ func webhooksPage() page {
 		{"GET /webhooks/{name}", Auditor, showWebhook},
 		{"GET /webhooks/{name}/live", Auditor, followWebhook},
 		{"POST /webhooks/{name}/test", Operator, testWebhook},
+		{"POST /webhooks/{name}/disable", Operator, disableWebhook},
 		{"POST /webhooks/{name}/resume", Operator, resumeWebhook},
 		{"POST /webhooks/{name}/rotate", Operator, rotateWebhook},
 		{"POST /webhooks/{name}/delete", Operator, deleteWebhook},
@@ -62,8 +63,11 @@ type webhookView struct {
 // webhookRow is a webhook as its commands show it.
 type webhookRow struct{ webhooks.Status }
 
-// Looks returns the CSS class for the state.
+// Looks returns the CSS class for the state. It is no failure if an operator disabled the webhook.
 func (w webhookRow) Looks() string {
+	if w.Operator {
+		return warn
+	}
 	return map[string]string{webhooks.Works: good, webhooks.Fails: warn, webhooks.Disabled: bad}[w.State()]
 }
 
@@ -130,7 +134,8 @@ func createWebhook(w http.ResponseWriter, v *visit) error {
 		return strings.FieldsFunc(v.PostForm.Get(name), func(r rune) bool { return r == ',' || r == ' ' })
 	}
 	form := webhooks.Request{Name: strings.TrimSpace(v.PostForm.Get("name")),
-		URL: strings.TrimSpace(v.PostForm.Get("url")), Types: listed("types"), Addresses: listed("addresses"), KeyID: v.PostForm.Get("key")}
+		URL: strings.TrimSpace(v.PostForm.Get("url")), Types: listed("types"), Addresses: listed("addresses"),
+		KeyID: v.PostForm.Get("key")}
 	made, err := v.Admin.CreateWebhook(v.Context(), form)
 	if problem, refused := errors.AsType[*client.Problem](err); refused && problem.Status == http.StatusBadRequest {
 		return v.showWebhooks(w, webhooksView{Form: form, Wrong: strings.TrimSpace(problem.Field + " " + problem.Detail)})
@@ -193,6 +198,13 @@ func redeliver(w http.ResponseWriter, v *visit) error {
 		return err
 	}
 	return v.showWebhook(w, webhooksView{}, &sent)
+}
+
+func disableWebhook(w http.ResponseWriter, v *visit) error {
+	if _, err := v.Admin.DisableWebhook(v.Context(), v.PathValue("name")); err != nil {
+		return err
+	}
+	return v.redirect(w, "/webhooks/"+v.PathValue("name"))
 }
 
 func resumeWebhook(w http.ResponseWriter, v *visit) error {

@@ -93,7 +93,7 @@ func FollowerOptions(c *config.Config, idx index.Index, from follower.Upstream, 
 	}
 }
 
-// openUpstream leaves upstream nil if there is none, and follower nil if nothing is followed.
+// openUpstream opens the client of the upstream, and the follower if the replica follows it.
 func (r *reads) openUpstream() (err error) {
 	if !r.config.AsksUpstream() {
 		return nil
@@ -114,8 +114,8 @@ func (r *reads) openUpstream() (err error) {
 // followAgain is the delay before a failed follower is started again.
 const followAgain = time.Minute
 
-// keepFollowing follows until ctx ends. A failed follower stops nothing else: attestations do not need it, and reads
-// continue from the existing replica.
+// keepFollowing follows until ctx ends, and restarts a failed follower. Attestations do not need it, and reads continue
+// from the existing replica.
 func (r *reads) keepFollowing(ctx context.Context) {
 	for {
 		err := r.followOnce(ctx)

@@ -219,7 +219,7 @@ func (s *Stream) take(ctx context.Context, r *reading, buf []byte) (_ []byte, ev
 		s.ended = true
 		return buf, events, changed
 	}
-	if next == r.at { // there is nothing to read yet
+	if next == r.at { // no events can be read yet
 		return buf, events, changed
 	}
 	s.moved(r, next)

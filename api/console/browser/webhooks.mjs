@@ -95,6 +95,13 @@ export default async function webhooks() {
     await page.getByRole("link", { name: before[0].headers["webhook-id"] }).first().click()
     await page.getByText(/Checked in this browser/).waitFor()
 
+    await page.goto(`${url}/webhooks/${own}`)
+    await page.getByRole("button", { name: "Disable" }).click()
+    await page.getByText("an operator disabled it").waitFor()
+    assert.match(await page.getByText("disabled", { exact: true }).getAttribute("class"), /\bwarn\b/) // no failure
+    await page.getByRole("button", { name: "Enable and send waiting events" }).click()
+    await page.getByText("delivers", { exact: true }).waitFor()
+
     const auditor = await signIn("auditor")
     await auditor.goto(`${url}/webhooks/${own}`)
     await auditor.getByRole("heading", { name: "Deliveries" }).waitFor()

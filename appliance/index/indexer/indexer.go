@@ -139,7 +139,7 @@ type reading struct {
 	to       progress // after it
 	undoable bool     // what it changes is kept, so that it can be undone
 	rescan   bool
-	rest     *Range // what is left of the rescan after it; nil if nothing is
+	rest     *Range // the rest of the rescan after it; nil at its end
 }
 
 // write adds the events of a range and the new progress to the index. It returns the progress as written, and why
