@@ -267,7 +267,7 @@ func (s *Store) fileSegment(next *segment) error {
 		if !bytes.Equal(t.meta.Get([]byte(metaCheckpoint)), s.flushedCheckpoint) {
 			return errors.New("the file changed since the last commit")
 		}
-		return errors.Join(t.put(next), t.meta.Put([]byte(metaCheckpoint), next.checkpoint))
+		return errors.Join(t.put(&next.leaves), t.meta.Put([]byte(metaCheckpoint), next.checkpoint))
 	})
 	if err == nil {
 		s.flushedCheckpoint = next.checkpoint // owned by the checkpointer once it runs

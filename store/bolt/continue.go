@@ -79,15 +79,22 @@ func (s *Store) continueTo(ctx context.Context, path string, event journal.Event
 	if err != nil {
 		return err
 	}
-	if err := copier.write([]journal.Entry{first}, nil); err != nil {
+	if err := copier.write([]*journal.Entry{&first}, nil); err != nil {
 		return err
 	}
+	var survivors journal.Frontier
 	if err := copier.copy(ctx, func(yield func(journal.Entry) error) error {
-		return s.journal.Entries(ctx, 0, yield)
+		return s.journal.Entries(ctx, 0, func(e journal.Entry) error {
+			if err := yield(e); err != nil {
+				return err
+			}
+			survivors.Add(nil, tlog.RecordHash(e.Leaf))
+			return nil
+		})
 	}); err != nil {
 		return err
 	}
-	if copier.survivors.Tree() != h.tree {
+	if survivors.Tree() != h.tree {
 		return errRootDiffers
 	}
 	keys, err := s.keys.List(ctx)
@@ -133,16 +140,23 @@ func firstEntry(event journal.Event) (journal.Entry, error) {
 	return journal.Entry{Event: &event, Leaf: leaf}, err
 }
 
-// copyStep is the number of entries per transaction. A large one saves commits, and merges of runs.
-const copyStep = 4096
+// Variables for tests.
+var (
+	// copyStep is the number of entries per transaction. A large one saves commits, and merges of runs.
+	copyStep = 4096
+	// sortStep is the number of entries of idempotency that are sorted and written at once. Their names are random, so
+	// that a few of them change most pages of the bucket. They take 10 MiB.
+	sortStep = 1 << 18
+)
 
 // copier writes entries into a new file.
 type copier struct {
-	db        *bbolt.DB
-	frontier  journal.Frontier // the new file's tree
-	survivors journal.Frontier
-	total     int64
-	progress  func(done, total int64)
+	db       *bbolt.DB
+	frontier journal.Frontier // the new file's tree
+	copied   int64
+	total    int64
+	later    []named // entries of idempotency that are not in the file yet
+	progress func(done, total int64)
 }
 
 // newCopier creates a file for total leaves of another journal. It has no checkpoint before finish.
@@ -158,20 +172,25 @@ func newCopier(path string, verifier note.Verifier, total int64, progress func(d
 
 // copy writes the first total entries.
 func (c *copier) copy(ctx context.Context, entries func(yield func(journal.Entry) error) error) error {
-	step := make([]journal.Entry, 0, copyStep)
+	step := make([]*journal.Entry, 0, copyStep)
 	flush := func() error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		defer func() { step = step[:0] }()
-		return c.write(step, nil)
+		if err := c.write(step, nil); err != nil {
+			return err
+		}
+		c.copied, step = c.copied+int64(len(step)), step[:0]
+		if c.progress != nil {
+			c.progress(c.copied, c.total)
+		}
+		return nil
 	}
 	err := entries(func(e journal.Entry) error {
-		if c.survivors.Size() == c.total {
+		if c.copied+int64(len(step)) == c.total {
 			return errEnough
 		}
-		c.survivors.Add(nil, tlog.RecordHash(e.Leaf))
-		if step = append(step, e); len(step) < copyStep {
+		if step = append(step, &e); len(step) < copyStep {
 			return nil
 		}
 		return flush()
@@ -190,7 +209,7 @@ func (c *copier) finish(keys []appliance.APIKey, checkpoint []byte) error {
 				return err
 			}
 		}
-		return t.meta.Put([]byte(metaCheckpoint), checkpoint)
+		return errors.Join(t.putSorted(c.later), t.meta.Put([]byte(metaCheckpoint), checkpoint))
 	})
 	if err != nil {
 		return err
@@ -199,24 +218,25 @@ func (c *copier) finish(keys []appliance.APIKey, checkpoint []byte) error {
 }
 
 // write appends entries and runs also, in one transaction.
-func (c *copier) write(entries []journal.Entry, also func(t *tables) error) error {
-	err := c.db.Update(func(tx *bbolt.Tx) error {
+func (c *copier) write(entries []*journal.Entry, also func(t *tables) error) error {
+	return c.db.Update(func(tx *bbolt.Tx) error {
 		t, err := openTables(tx)
 		if err != nil {
 			return err
 		}
-		next := newSegment(c.frontier.Size())
+		t.later = &c.later
+		next := leaves{first: c.frontier.Size(), entries: entries}
 		for i, e := range entries {
 			e.Index = next.first + int64(i)
-			next.add(&c.frontier, &e)
+			next.hashes = c.frontier.Add(next.hashes, tlog.RecordHash(e.Leaf))
 		}
-		if err := t.put(next); err != nil || also == nil {
+		if err = t.put(&next); err == nil && len(c.later) >= sortStep {
+			err = t.putSorted(c.later)
+			c.later = nil
+		}
+		if err != nil || also == nil {
 			return err
 		}
 		return also(t)
 	})
-	if err == nil && c.progress != nil && len(entries) > 0 {
-		c.progress(c.survivors.Size(), c.total)
-	}
-	return err
 }

@@ -335,3 +335,23 @@ func TestAFileIsMadeOfTheRecordsOfACheckpoint(t *testing.T) {
 		}
 	}
 }
+
+// A copy writes the entries of idempotency late, in sorted steps. None is lost, whether the last step is full or not.
+func TestACopyHasTheIdempotencyKeysOfAllSteps(t *testing.T) {
+	t.Cleanup(bolt.CopyInSteps(10, 30))
+	for _, records := range []int{9, 30, 95} {
+		from, key := newLog(t)
+		appendRecords(t, from, records)
+		to := goOn(t, from, key)
+		if report, err := to.Journal().Verify(t.Context(), audit.Options{AnySigner: true}); err != nil || !report.OK() {
+			t.Errorf("%d records: %+v, %v", records, report, err)
+		}
+		_, entries := allOf(t, from)
+		for _, e := range entries {
+			found, err := to.Journal().ByIdempotencyKey(t.Context(), e.Record.KeyID, e.Record.IdempotencyKey)
+			if err != nil || found.Record.ID != e.Record.ID {
+				t.Fatalf("%d records: the idempotency key of record %d leads to record %s, %v", records, e.Index, found.ID(), err)
+			}
+		}
+	}
+}

@@ -62,3 +62,10 @@ var (
 
 // Indexed exports indexed.
 type Indexed = indexed
+
+// CopyInSteps changes the sizes of the steps of Make and ContinueTo until restore. The test must not be parallel.
+func CopyInSteps(entries, sorted int) (restore func()) {
+	before, beforeSorted := copyStep, sortStep
+	copyStep, sortStep = entries, sorted
+	return func() { copyStep, sortStep = before, beforeSorted }
+}

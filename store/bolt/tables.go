@@ -1,8 +1,12 @@
 package bolt
 
 import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt/pages"
@@ -15,9 +19,29 @@ type tables struct {
 	meta, keys, records, hashes *bbolt.Bucket
 	lookups                     map[string]*bbolt.Bucket
 
-	runs    map[string][]indexed // entries of the segment
+	runs    map[string][]indexed // entries of the leaves
+	later   *[]named             // collects the entries of idempotency, if not nil
 	name    [8]byte              // scratch for a key; bbolt copies keys
 	indexes []byte               // values of lookups; bbolt refers to them until the commit
+}
+
+// named is an entry of idempotency.
+type named struct {
+	name  [sha256.Size]byte
+	index [8]byte
+}
+
+// putSorted writes entries of idempotency in the order of their names, so that each page is written once.
+func (t *tables) putSorted(entries []named) error {
+	slices.SortFunc(entries, func(a, b named) int {
+		return cmp.Or(bytes.Compare(a.name[:], b.name[:]), bytes.Compare(a.index[:], b.index[:]))
+	})
+	for i := range entries {
+		if err := t.lookups[bucketIdempotency].Put(entries[i].name[:], entries[i].index[:]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func openTables(tx *bbolt.Tx) (*tables, error) {
@@ -36,8 +60,8 @@ func openTables(tx *bbolt.Tx) (*tables, error) {
 		lookups: all}, nil
 }
 
-// put writes the leaves of a segment with their hashes and lookups. The segment must not change before the commit.
-func (t *tables) put(s *segment) error {
+// put writes leaves with their hashes and lookups. They must not change before the commit.
+func (t *tables) put(s *leaves) error {
 	t.indexes = make([]byte, 0, 8*len(s.entries))
 	t.runs = make(map[string][]indexed)
 	for _, e := range s.entries {
@@ -69,6 +93,10 @@ func (t *tables) putEntry(e *journal.Entry) error {
 	return eachLookup(*e, index, func(bucket string, name, value []byte) error {
 		if inRuns(bucket) {
 			t.runs[bucket] = append(t.runs[bucket], indexed(name))
+			return nil
+		}
+		if bucket == bucketIdempotency && t.later != nil {
+			*t.later = append(*t.later, named{[sha256.Size]byte(name), [8]byte(value)})
 			return nil
 		}
 		return t.lookups[bucket].Put(name, value)
