@@ -99,37 +99,37 @@ power-cuts: deps ## simulate CUTS power cuts during writes to the journal (make 
 
 bench: deps build ## measure attestations (results in bin/performance.json), reads over a million transfers, following, forwarding and a quorum
 	@$(MAKE) bench-attestations ARGS='$(ARGS)'
-	$(GO) test -run '^$$' -bench BenchmarkReads -benchtime 1x -timeout 60m ./appliance/cmd/attestd
-	$(GO) test -run '^$$' -bench BenchmarkFollow -benchtime 1x -timeout 30m ./appliance/cmd/attestd
-	$(GO) test -run '^$$' -bench BenchmarkQuorum -benchtime 1x ./appliance/cmd/attestd
+	$(GO) test -run '^$$' -bench BenchmarkReads -benchtime 1x -timeout 60m ./appliance/bench
+	$(GO) test -run '^$$' -bench BenchmarkFollow -benchtime 1x -timeout 30m ./appliance/bench
+	$(GO) test -run '^$$' -bench BenchmarkQuorum -benchtime 1x ./appliance/bench
 
 bench-attestations: deps build ## measure attestations only, in about four minutes (ARGS='-window 5s -rounds 5' takes longer; ARGS=-help lists the flags)
-	$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x -timeout 2h ./appliance/cmd/attestd -results $(CURDIR)/bin/performance.json $(ARGS)
+	$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x -timeout 2h ./appliance/bench -results $(CURDIR)/bin/performance.json $(ARGS)
 
 bench-page: ## write the tables of docs/performance.md from docs/performance.json and docs/scale.json
-	@$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x ./appliance/cmd/attestd -hsms= -systems= \
+	@$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x ./appliance/bench -hsms= -systems= \
 	  -results $(CURDIR)/docs/performance.json -page $(CURDIR)/docs/performance.md >/dev/null
-	@$(GO) test -run '^$$' -bench BenchmarkScale -benchtime 1x ./appliance/cmd/attestd -transfers 0 \
+	@$(GO) test -run '^$$' -bench BenchmarkScale -benchtime 1x ./appliance/bench -transfers 0 \
 	  -results $(CURDIR)/docs/scale.json -page $(CURDIR)/docs/performance.md >/dev/null
 
 bench-scale: deps build ## fill ten million transfers, read and follow (results in bin/scale.json; ARGS='-transfers 1000000' takes less)
-	@$(GO) test -run '^$$' -bench BenchmarkScale -benchtime 1x -timeout 6h ./appliance/cmd/attestd -results $(CURDIR)/bin/scale.json $(ARGS)
+	@$(GO) test -run '^$$' -bench BenchmarkScale -benchtime 1x -timeout 6h ./appliance/bench -results $(CURDIR)/bin/scale.json $(ARGS)
 
 bench-greedy: deps build ## measure attestations while anonymous clients send as many reads as possible
-	$(GO) test -run '^$$' -bench BenchmarkGreedyReads -benchtime 1x -timeout 10m ./appliance/cmd/attestd
+	$(GO) test -run '^$$' -bench BenchmarkGreedyReads -benchtime 1x -timeout 10m ./appliance/bench
 
 test-restarts: test-deps ## kill and restart the token's server a hundred times, under 0 to 64 connections
-	$(GO) test -run '^TestDrillAttestsWithinTwoSecondsOfTheTokenServersReturn$$' -count=1 -parallel 1 -timeout 30m -v ./appliance/cmd/attestd -restarts 25
+	$(GO) test -run '^TestDrillAttestsWithinTwoSecondsOfTheTokenServersReturn$$' -count=1 -parallel 1 -timeout 30m -v ./appliance/drills -restarts 25
 
 test-cluster: test-deps ## run three appliances on PostgreSQL with a standby, under load, while each part fails, ROUNDS times (1)
-	$(GO) test -run '^TestDrillCluster' -count=$(ROUNDS) -timeout 3h -v ./appliance/cmd/attestd -drills
+	$(GO) test -run '^TestDrillCluster' -count=$(ROUNDS) -timeout 3h -v ./appliance/drills -drills
 
 bench-cluster: test-deps build ## measure one, two and three appliances on PostgreSQL, and their use of resources
-	$(GO) test -run '^$$' -bench '^BenchmarkCluster$$' -benchtime 1x -timeout 30m ./appliance/cmd/attestd
+	$(GO) test -run '^$$' -bench '^BenchmarkCluster$$' -benchtime 1x -timeout 30m ./appliance/bench
 	$(GO) test -run '^$$' -bench '^BenchmarkCeiling$$' -benchtime 1x -timeout 30m ./store/postgres
 
 soak: test-deps ## load all functions of the appliance for SOAK (5m) while token, upstream and clients fail
-	$(GO) test -run '^TestDrillSoak$$' -count=1 -timeout 3h -v ./appliance/cmd/attestd -soak $(SOAK)
+	$(GO) test -run '^TestDrillSoak$$' -count=1 -timeout 3h -v ./appliance/drills -soak $(SOAK)
 
 fuzz: deps ## fuzz every fuzz target for FUZZTIME each
 	@for package in $$($(GO) list ./...); do \

@@ -14,6 +14,7 @@ import (
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/highwater"
 	"github.com/attestd/attestd/store/postgres"
@@ -30,8 +31,8 @@ func lostDatabase(t *testing.T, dir string) (storeURL string, old journal.LogKey
 	write(t, filepath.Join(dir, "attestd.yaml"), nil)
 	write(t, filepath.Join(dir, archive.LogKeyFile), []byte(secret+"\n"))
 	d := postgrestest.NewDatabase(t)
-	ok(t, postgres.Init(t.Context(), d.URL(), databaseRole, databasePassword))
-	storeURL = d.RoleURL(url.UserPassword(databaseRole, databasePassword), d.Database)
+	ok(t, postgres.Init(t.Context(), d.URL(), daemontest.DatabaseRole, daemontest.DatabasePassword))
+	storeURL = d.RoleURL(url.UserPassword(daemontest.DatabaseRole, daemontest.DatabasePassword), d.Database)
 	store, err := postgres.Open(storeURL, postgres.Options{Signer: old.Signer, Verifier: old.Verifier})
 	ok(t, err)
 	appendTo := func(n int) {
@@ -56,9 +57,9 @@ func lostDatabase(t *testing.T, dir string) (storeURL string, old journal.LogKey
 		}
 	}
 	settle = func() {
-		await(t, "the connections have ended", func() (bool, string) {
+		daemontest.Await(t, "the connections have ended", func() (bool, string) {
 			left := d.Query(t,
-				"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = '"+databaseRole+
+				"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = '"+daemontest.DatabaseRole+
 					"'")
 			return left == "0", left
 		})
@@ -156,7 +157,7 @@ func startOnce(t *testing.T, c *config.Config, old journal.LogKey) {
 	select {
 	case err := <-followed:
 		ok(t, err)
-	case <-time.After(patience):
+	case <-time.After(daemontest.Patience):
 		t.Fatal("it does not follow")
 	}
 	ok(t, store.Close())

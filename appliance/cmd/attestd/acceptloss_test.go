@@ -20,6 +20,7 @@ import (
 	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/highwater"
@@ -287,7 +288,7 @@ func lost(ts *testscript.TestScript, negated bool, args []string) {
 	}
 	daemon := client.NewAdmin(ts.MkAbs(args[0]))
 	defer daemon.Close()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(daemontest.Patience); ; {
 		status, err := daemon.Status(context.Background())
 		if err == nil && strings.Contains(status.Failing["journal"], "fewer records than the published checkpoint") {
 			return

@@ -13,6 +13,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/chain/chaintest"
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/redemptions"
 )
@@ -22,9 +23,9 @@ import (
 func TestAnAlarmIsNotWipedWithAnAPIKey(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t)
-	w.start(t)
-	defer func() { w.kill(t) }()
-	_, body := w.ask(t, http.MethodGet, "/functions/v1/attestor", "", nil)
+	w.Start(t)
+	defer func() { w.Kill(t) }()
+	_, body := w.Ask(t, http.MethodGet, "/functions/v1/attestor", "", nil)
 	if err := json.Unmarshal([]byte(body), &struct{ SignerAddress *appliance.Address }{&w.signer}); err != nil {
 		t.Fatal(err)
 	}
@@ -32,54 +33,38 @@ func TestAnAlarmIsNotWipedWithAnAPIKey(t *testing.T) {
 	stolen := w.stolenOver(t, digestOf(t, devUnspendable, devBeneficiary))
 	w.node.Redeem(t, stolen, 5_000_000)
 	w.awaitChain(t, "the alarm", func(s chain.Status) bool { return s.Contracts[0].Unknown == 1 && s.Halted })
-	await(t, "the journal has the alarm", func() (bool, string) {
-		out := w.run(t, "log", "list", "--events")
+	daemontest.Await(t, "the journal has the alarm", func() (bool, string) {
+		out := w.Run(t, "log", "list", "--events")
 		return strings.Contains(out, "unknown_redemption"), out
 	})
-	w.run(t, "resume")
+	w.Run(t, "resume")
 	if ours := w.attest(t); ours.Hash != stolen.Hash {
 		t.Fatalf("%s is attested, and %s was stolen", ours.Hash, stolen.Hash)
 	}
 	stays := func(when string) {
 		t.Helper()
 		w.awaitReading(t)
-		w.fails(t, "chain", "status")
-		if out := w.run(t, "chain", "redemptions", "--unknown"); !strings.Contains(out, stolen.Hash.String()) {
+		w.Fails(t, "chain", "status")
+		if out := w.Run(t, "chain", "redemptions", "--unknown"); !strings.Contains(out, stolen.Hash.String()) {
 			t.Errorf("%s: %s", when, out)
 		}
 	}
 	stays("after it was attested")
-	w.kill(t)
-	w.start(t)
+	w.Kill(t)
+	w.Start(t)
 	stays("after a restart")
 
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "journal.ndjson"), []byte(w.run(t, "log", "export")))
-	write(t, filepath.Join(dir, "checkpoint"), []byte(w.run(t, "log", "checkpoint")))
+	write(t, filepath.Join(dir, "journal.ndjson"), []byte(w.Run(t, "log", "export")))
+	write(t, filepath.Join(dir, "checkpoint"), []byte(w.Run(t, "log", "checkpoint")))
 	audit := exec.Command("attestd", "chain", "verify", "journal.ndjson", "--checkpoint",
-		"checkpoint", "--verifier-key", w.verifierKey(t),
+		"checkpoint", "--verifier-key", w.VerifierKey(t),
 		"--contract", chaintest.Contract.String(), "--rpc", w.node.URL, "--confirmations", "0")
 	audit.Env, audit.Dir = []string{"PATH=" + os.Getenv("PATH")}, dir
 	if out, err := audit.CombinedOutput(); err == nil || !strings.Contains(string(out), stolen.Hash.String()) ||
 		!strings.Contains(string(out), "AFTER the redemption") {
 		t.Errorf("an auditor: %v\n%s", err, out)
 	}
-}
-
-// stolenOver is a signature by the appliance's key over a digest, made without the appliance.
-func (w watched) stolenOver(t *testing.T, digest appliance.Digest) appliance.Attestation {
-	t.Helper()
-	a := appliance.Attestation{Hash: digest, SignerAddress: w.signer}
-	cmd := w.command()
-	cmd.Path, cmd.Args = look(t, "thief"), []string{"thief", digest.String()}
-	out, err := cmd.Output()
-	if err == nil {
-		err = json.Unmarshal(out, &a.Signature)
-	}
-	if err != nil {
-		t.Fatalf("the HSM does not sign behind the appliance's back: %v", err)
-	}
-	return a
 }
 
 // digestOf is the digest that the appliance signs for two addresses.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -17,47 +16,12 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/chain/chaintest"
-	"github.com/attestd/attestd/appliance/config"
-	"github.com/attestd/attestd/hsm"
+	"github.com/attestd/attestd/appliance/daemontest"
 )
-
-// thief DIGEST prints a signature by the configured HSM's key. It acts as someone who has the PIN and bypasses attestd.
-func thief() {
-	signature, err := steal(os.Args[1])
-	if err == nil {
-		err = json.NewEncoder(os.Stdout).Encode(signature)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
-
-func steal(text string) (signature appliance.Signature, err error) {
-	var digest appliance.Digest
-	if err := digest.UnmarshalText([]byte(text)); err != nil {
-		return signature, err
-	}
-	source := config.Source{Environ: os.Environ()}
-	c, err := source.Load(nil)
-	if err != nil {
-		return signature, err
-	}
-	uri, err := hsm.ParseURI(c.HSM.URI)
-	if err != nil {
-		return signature, err
-	}
-	signer, err := hsm.Open(context.Background(), hsm.Options{URI: uri, Sessions: 1})
-	if err != nil {
-		return signature, err
-	}
-	defer signer.Close()
-	return signer.Sign(context.Background(), digest)
-}
 
 // watched is an appliance whose signer is the attestor of a contract on a chain.
 type watched struct {
-	*daemonProcess
+	*daemontest.Daemon
 	node   *chaintest.Node
 	signer appliance.Address
 }
@@ -65,8 +29,8 @@ type watched struct {
 func newWatched(t *testing.T) watched {
 	t.Helper()
 	node := chaintest.New(t)
-	w := watched{daemonProcess: newDaemonFolder(t), node: node}
-	w.configure(
+	w := watched{Daemon: daemontest.New(t), node: node}
+	w.Configure(
 		fmt.Sprintf(
 			`ATTESTD_CHAIN_CONTRACTS=[{"name": "usdc", "rpc": [%q], "address": %q, "start_block": 0, "confirmations": 0}]`, node.URL, chaintest.Contract),
 		"ATTESTD_CHAIN_HALT=true", "ATTESTD_CHAIN_POLL_INTERVAL=100ms",
@@ -77,9 +41,9 @@ func newWatched(t *testing.T) watched {
 // awaitChain waits for a status of the watchtower.
 func (w watched) awaitChain(t *testing.T, what string, is func(s chain.Status) bool) {
 	t.Helper()
-	await(t, what, func() (bool, string) {
+	daemontest.Await(t, what, func() (bool, string) {
 		var s chain.Status
-		cmd := w.command("chain", "status", "--output", "json")
+		cmd := w.Command("chain", "status", "--output", "json")
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		out, _ := cmd.Output() // fails on an unknown redemption
@@ -90,7 +54,7 @@ func (w watched) awaitChain(t *testing.T, what string, is func(s chain.Status) b
 // awaitRedemptions waits until there are count redemptions, all of which the journal has.
 func (w watched) awaitRedemptions(t *testing.T, count int) {
 	t.Helper()
-	await(t, fmt.Sprintf("%d redemptions of ours", count), func() (bool, string) {
+	daemontest.Await(t, fmt.Sprintf("%d redemptions of ours", count), func() (bool, string) {
 		list := w.redemptions(t)
 		judged := !slices.ContainsFunc(list, func(r map[string]any) bool { return r["attestationId"] == nil })
 		return judged && len(list) == count, fmt.Sprint(list)
@@ -101,7 +65,7 @@ func (w watched) awaitRedemptions(t *testing.T, count int) {
 func (w watched) redemptions(t *testing.T) []map[string]any {
 	t.Helper()
 	var list struct{ Redemptions []map[string]any }
-	if out := w.run(t, "chain", "redemptions", "--output", "json"); json.Unmarshal([]byte(out), &list) != nil {
+	if out := w.Run(t, "chain", "redemptions", "--output", "json"); json.Unmarshal([]byte(out), &list) != nil {
 		t.Fatal(out)
 	}
 	return list.Redemptions
@@ -110,7 +74,7 @@ func (w watched) redemptions(t *testing.T) []map[string]any {
 // attest attests over the API, and fails the test if that is refused.
 func (w watched) attest(t *testing.T) appliance.Attestation {
 	t.Helper()
-	a, status, code := w.attestation(t)
+	a, status, code := attestation(t, w.Daemon)
 	if status != http.StatusOK {
 		t.Fatalf("attest: %d %s", status, code)
 	}
@@ -120,29 +84,17 @@ func (w watched) attest(t *testing.T) appliance.Attestation {
 // stolen is an attestation that was signed with the appliance's key, but not by the appliance.
 func (w watched) stolen(t *testing.T, n byte) appliance.Attestation {
 	t.Helper()
-	a := appliance.Attestation{Hash: appliance.Digest{1: 0x5e, 31: n}, SignerAddress: w.signer}
-	cmd := w.command()
-	cmd.Path, cmd.Args = look(t, "thief"), []string{"thief", a.Hash.String()}
-	out, err := cmd.Output()
-	if err == nil {
-		err = json.Unmarshal(out, &a.Signature)
-	}
-	if err == nil {
-		err = a.Verify()
-	}
-	if err != nil {
-		t.Fatalf("the HSM does not sign behind the appliance's back: %v", err)
-	}
-	return a
+	return w.stolenOver(t, appliance.Digest{1: 0x5e, 31: n})
 }
 
-func look(t *testing.T, program string) string {
+// stolenOver is a signature by the appliance's key over a digest, made without the appliance.
+func (w watched) stolenOver(t *testing.T, digest appliance.Digest) appliance.Attestation {
 	t.Helper()
-	path, err := exec.LookPath(program)
-	if err != nil {
+	a := appliance.Attestation{Hash: digest, SignerAddress: w.signer, Signature: w.Steal(t, digest)}
+	if err := a.Verify(); err != nil {
 		t.Fatal(err)
 	}
-	return path
+	return a
 }
 
 // The watchtower detects a signature that bypassed the appliance, halts attesting, and continues after 'resume'. An
@@ -150,11 +102,11 @@ func look(t *testing.T, program string) string {
 func TestASignatureThatWeNeverMadeIsCaughtOnChain(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t)
-	w.start(t)
-	defer func() { w.kill(t) }()
+	w.Start(t)
+	defer func() { w.Kill(t) }()
 	ours := w.attest(t)
 	w.signer = ours.SignerAddress
-	w.awaitReadiness(t, http.StatusServiceUnavailable, "attestor_mismatch")
+	awaitReadiness(t, w.Daemon, http.StatusServiceUnavailable, "attestor_mismatch")
 	w.awaitChain(t, "there is no attestor yet", func(s chain.Status) bool {
 		return s.Contracts[0].SignerMatches != nil && !*s.Contracts[0].SignerMatches &&
 			*s.Contracts[0].Attestor == appliance.Address{}.String()
@@ -163,7 +115,7 @@ func TestASignatureThatWeNeverMadeIsCaughtOnChain(t *testing.T) {
 	w.node.Redeem(t, ours, 70)
 	w.node.Redeem(t, ours, 30)
 	w.awaitRedemptions(t, 2)
-	w.run(t, "chain", "status")
+	w.Run(t, "chain", "status")
 	if list := w.redemptions(t); list[0]["attestationId"] != ours.ID.String() || list[0]["amount"] != "70" ||
 		list[0]["keyId"] == nil {
 		t.Errorf("a part: %v", list[0])
@@ -174,36 +126,36 @@ func TestASignatureThatWeNeverMadeIsCaughtOnChain(t *testing.T) {
 	w.awaitChain(t, "the other one is found", func(s chain.Status) bool {
 		return s.Contracts[0].Unknown == 1 && s.Halted
 	})
-	w.fails(t, "chain", "status")
-	if _, status, code := w.attestation(t); status != http.StatusServiceUnavailable ||
+	w.Fails(t, "chain", "status")
+	if _, status, code := attestation(t, w.Daemon); status != http.StatusServiceUnavailable ||
 		code != string(appliance.CodeHalted) {
 		t.Errorf("attesting goes on: %d %s", status, code)
 	}
-	if lines := regexp.MustCompile(`(?m)^.*ERROR.*`+forged.Hash.String()+`.*$`).FindAllString(string(w.log()),
+	if lines := regexp.MustCompile(`(?m)^.*ERROR.*`+forged.Hash.String()+`.*$`).FindAllString(string(w.Log()),
 		-1); len(lines) == 0 {
-		t.Errorf("no ERROR line has the hash:\n%s", w.log())
+		t.Errorf("no ERROR line has the hash:\n%s", w.Log())
 	}
 	last := w.redemptions(t)[2]
 	if last["attestationId"] != nil || last["hash"] != forged.Hash.String() || last["transactionHash"] != tx.String() ||
 		last["block"] != float64(block) {
 		t.Errorf("the unknown redemption: %v", last)
 	}
-	await(t, "the journal has the alarm", func() (bool, string) {
-		out := w.run(t, "log", "list", "--events")
+	daemontest.Await(t, "the journal has the alarm", func() (bool, string) {
+		out := w.Run(t, "log", "list", "--events")
 		return regexp.MustCompile(`unknown_redemption.*`+forged.Hash.String()).MatchString(out) &&
 			strings.Contains(out, "halted"), out
 	})
 	w.caughtByAnAuditor(t, forged)
 
-	w.kill(t)
-	w.start(t)
-	if _, status, code := w.attestation(t); code != string(appliance.CodeHalted) {
+	w.Kill(t)
+	w.Start(t)
+	if _, status, code := attestation(t, w.Daemon); code != string(appliance.CodeHalted) {
 		t.Errorf("a restart ends the halt: %d %s", status, code)
 	}
-	w.run(t, "resume")
+	w.Run(t, "resume")
 	w.attest(t)
-	w.kill(t)
-	w.start(t)
+	w.Kill(t)
+	w.Start(t)
 	w.awaitReading(t)
 	w.attest(t)
 	w.node.Redeem(t, w.stolen(t, 2), 1)
@@ -222,11 +174,11 @@ func (w watched) awaitReading(t *testing.T) {
 func (w watched) caughtByAnAuditor(t *testing.T, forged appliance.Attestation) {
 	t.Helper()
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "journal.ndjson"), []byte(w.run(t, "log", "export")))
-	write(t, filepath.Join(dir, "checkpoint"), []byte(w.run(t, "log", "checkpoint")))
+	write(t, filepath.Join(dir, "journal.ndjson"), []byte(w.Run(t, "log", "export")))
+	write(t, filepath.Join(dir, "checkpoint"), []byte(w.Run(t, "log", "checkpoint")))
 	audit := func(checkpoint, contract string) (string, error) {
 		cmd := exec.Command("attestd", "chain", "verify", filepath.Join(dir, "journal.ndjson"), "--checkpoint",
-			checkpoint, "--verifier-key", w.verifierKey(t),
+			checkpoint, "--verifier-key", w.VerifierKey(t),
 			"--contract", contract, "--rpc", w.node.URL, "--confirmations", "0")
 		cmd.Env, cmd.Dir = []string{"PATH=" + os.Getenv("PATH")}, dir
 		out, err := cmd.CombinedOutput()
@@ -251,8 +203,8 @@ func (w watched) caughtByAnAuditor(t *testing.T, forged appliance.Attestation) {
 func TestTheDocumentOfTheWatchtowerIsTyped(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t)
-	w.start(t)
-	defer func() { w.kill(t) }()
+	w.Start(t)
+	defer func() { w.Kill(t) }()
 	ours := w.attest(t)
 	w.signer = ours.SignerAddress
 	w.node.SetAttestor(t, w.signer)
@@ -265,7 +217,7 @@ func TestTheDocumentOfTheWatchtowerIsTyped(t *testing.T) {
 		t.Fatal(err)
 	}
 	types := strings.NewReplacer(
-		"'example.com/attestd+1a2b3c4d+AQ…'", w.verifierKey(t), "0x00000000000000000000000000000000000A55e7",
+		"'example.com/attestd+1a2b3c4d+AQ…'", w.VerifierKey(t), "0x00000000000000000000000000000000000A55e7",
 		chaintest.Contract.String(),
 		"--start-block 21000000", "--start-block 0 --confirmations 0", "https://rpc.example.com", w.node.URL,
 	)
@@ -274,7 +226,7 @@ func TestTheDocumentOfTheWatchtowerIsTyped(t *testing.T) {
 	for _, block := range regexp.MustCompile("(?s)```console\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
 		for _, command := range regexp.MustCompile(`(?m)^[$#] ((?:.*\\\n)*.*)$`).FindAllStringSubmatch(block[1], -1) {
 			cmd := exec.Command("sh", "-c", types.Replace(command[1]))
-			cmd.Env, cmd.Dir = w.command().Env, dir
+			cmd.Env, cmd.Dir = w.Command().Env, dir
 			out, err := cmd.CombinedOutput()
 			want := false
 			for part := range fails {
@@ -290,7 +242,7 @@ func TestTheDocumentOfTheWatchtowerIsTyped(t *testing.T) {
 		t.Errorf("%d commands were typed", typed)
 	}
 	w.attest(t) // resume was typed
-	if out := w.fails(t, "doctor"); !regexp.MustCompile(
+	if out := w.Fails(t, "doctor"); !regexp.MustCompile(
 		`fail +chain +usdc: 1 redemptions are not in the journal.*\n +→ .*list the redemptions: attestd chain redemptions --unknown`).MatchString(out) {
 		t.Errorf("doctor:\n%s", out)
 	}
@@ -300,39 +252,39 @@ func TestTheDocumentOfTheWatchtowerIsTyped(t *testing.T) {
 func TestTheWatchtowersFilesAreReadWithoutADaemon(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t)
-	if out := w.fails(t, "chain", "status"); !strings.Contains(out, "does not exist") {
+	if out := w.Fails(t, "chain", "status"); !strings.Contains(out, "does not exist") {
 		t.Errorf("before the first start: %s", out)
 	}
-	w.start(t)
+	w.Start(t)
 	ours := w.attest(t)
 	w.signer = ours.SignerAddress
-	w.attestation(t) // the same addresses, and so the same hash
-	w.attests(t)
+	attestation(t, w.Daemon) // the same addresses, and so the same hash
+	attests(t, w.Daemon)
 	w.node.SetAttestor(t, w.signer)
 	w.node.Redeem(t, ours, 7)
 	w.awaitRedemptions(t, 1)
-	w.kill(t)
-	w.run(t, "chain", "status")
+	w.Kill(t)
+	w.Run(t, "chain", "status")
 	if list := w.redemptions(t); len(list) != 1 || list[0]["amount"] != "7" {
 		t.Errorf("%v", list)
 	}
 	for flag, want := range map[string]int{"--redeemed": 2, "--unredeemed": 1} {
 		var list []map[string]any
-		if out := w.run(t, "log", "list", flag, "--output", "json"); json.Unmarshal([]byte(out), &list) != nil ||
+		if out := w.Run(t, "log", "list", flag, "--output", "json"); json.Unmarshal([]byte(out), &list) != nil ||
 			len(list) != want {
 			t.Errorf("log list %s: %s", flag, out)
 		}
 	}
-	if out := w.run(t, "log", "list", "--redeemed"); !strings.Contains(out, "REDEEMED") ||
+	if out := w.Run(t, "log", "list", "--redeemed"); !strings.Contains(out, "REDEEMED") ||
 		!regexp.MustCompile(` 7\n`).MatchString(out) {
 		t.Errorf("log list --redeemed:\n%s", out)
 	}
-	out, _ := w.command("doctor").CombinedOutput()
+	out, _ := w.Command("doctor").CombinedOutput()
 	if !strings.Contains(string(out), "the attestor is this appliance's signer, "+w.signer.String()) {
 		t.Errorf("doctor:\n%s", out)
 	}
 	w.node.SetAttestor(t, chaintest.Contract)
-	out, _ = w.command("doctor").CombinedOutput()
+	out, _ = w.Command("doctor").CombinedOutput()
 	if !regexp.MustCompile(`chain +usdc: .*its attestor is|chain +usdc: .*the attestor is the contract`).Match(out) {
 		t.Errorf("doctor:\n%s", out)
 	}

@@ -10,10 +10,9 @@ import (
 	"testing"
 
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/store/replica"
 )
-
-func (d *daemonProcess) replicaPath() string { return filepath.Join(d.dir, "data", daemon.ReplicaFile) }
 
 // damages are ways to damage a file, by their result.
 var damages = map[string]func(path string) error{
@@ -53,85 +52,85 @@ func TestADamagedReplicaNeverStopsAttestations(t *testing.T) {
 
 func damageReplica(t *testing.T, damage func(path string) error, serving bool) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	metrics := freeAddress(t)
-	d.configure("ATTESTD_METRICS_LISTEN=" + metrics)
-	d.run(t, "replica", "generate", "--transfers", "200", "--file", filepath.Join(d.dir, "records"))
-	d.run(t, "replica", "import", filepath.Join(d.dir, "records"))
+	d := daemontest.New(t)
+	metrics := daemontest.FreeAddress(t)
+	d.Configure("ATTESTD_METRICS_LISTEN=" + metrics)
+	d.Run(t, "replica", "generate", "--transfers", "200", "--file", filepath.Join(d.Dir, "records"))
+	d.Run(t, "replica", "import", filepath.Join(d.Dir, "records"))
 	if serving {
-		d.start(t)
+		d.Start(t)
 		checkMetrics(t, metrics, "attestd_replica_available 1", "attestd_replica_set_aside_total 0")
 	}
-	if err := damage(d.replicaPath()); err != nil {
+	if err := damage(d.Replica()); err != nil {
 		t.Fatal(err)
 	}
 	if !serving {
-		if out := d.run(t, "doctor"); !strings.Contains(out, "warn  replica") ||
+		if out := d.Run(t, "doctor"); !strings.Contains(out, "warn  replica") ||
 			!strings.Contains(out, "→ start attestd, which sets the file aside") {
 			t.Errorf("doctor before the start:\n%s", out)
 		}
-		d.start(t)
+		d.Start(t)
 	}
-	process := d.cmd.Process.Pid
-	defer d.kill(t)
+	process := d.Cmd.Process.Pid
+	defer d.Kill(t)
 
 	const query = `{"query":"{ v2_transfers(args: {p_limit: 100}) { packet_hash sort_order } v2_stats_count { value } }"}`
-	await(t, "the replica is set aside", func() (bool, string) {
-		d.attests(t)
-		resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(query))
+	daemontest.Await(t, "the replica is set aside", func() (bool, string) {
+		attests(t, d)
+		resp, body := d.Ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(query))
 		if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusServiceUnavailable {
 			t.Errorf("a read of a damaged replica: %s %s", resp.Status, body)
 		}
-		found, err := replica.SetAside(d.replicaPath())
+		found, err := replica.SetAside(d.Replica())
 		return len(found) == 1 && strings.Contains(body, `"v2_transfers":[]`), fmt.Sprint(found, err, body)
 	})
 	checkMetrics(t, metrics, "attestd_replica_available 1", "attestd_replica_set_aside_total 1")
-	if !strings.Contains(string(d.log()), "set aside") {
-		t.Errorf("the log does not say so:\n%s", d.log())
+	if !strings.Contains(string(d.Log()), "set aside") {
+		t.Errorf("the log does not say so:\n%s", d.Log())
 	}
-	out := d.run(t, "doctor")
+	out := d.Run(t, "doctor")
 	for _, want := range []string{"warn  replica", ".damaged-", "→ fill the new replica: attestd replica import FILE"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("doctor lacks %q:\n%s", want, out)
 		}
 	}
-	d.run(t, "replica", "import", filepath.Join(d.dir, "records"))
-	if s := d.replicaStatus(t); s.Rows["transfer"] != 200 {
+	d.Run(t, "replica", "import", filepath.Join(d.Dir, "records"))
+	if s := replicaStatus(t, d); s.Rows["transfer"] != 200 {
 		t.Errorf("%d transfers of 200 after the import", s.Rows["transfer"])
 	}
-	d.attests(t)
-	if d.cmd.Process.Pid != process || d.cmd.ProcessState != nil {
+	attests(t, d)
+	if d.Cmd.Process.Pid != process || d.Cmd.ProcessState != nil {
 		t.Error("the daemon was started again")
 	}
 }
 
 func TestADamagedReplicaFillsAgainFromItsUpstream(t *testing.T) {
 	t.Parallel()
-	up := newUpstream(t, "300")
-	d := newDaemonFolder(t)
-	d.follow(up.url)
-	d.configure("ATTESTD_GRAPHQL_MAX_LAG=15s")
-	d.start(t)
-	t.Cleanup(func() { d.kill(t) })
-	d.run(t, "replica", "sync")
+	up := daemontest.NewUpstream(t, "300")
+	d := daemontest.New(t)
+	follow(d, up.URL)
+	d.Configure("ATTESTD_GRAPHQL_MAX_LAG=15s")
+	d.Start(t)
+	t.Cleanup(func() { d.Kill(t) })
+	d.Run(t, "replica", "sync")
 	awaitSame(t, up, d)
-	before := d.replicaStatus(t).ID
-	if err := damages["garbage behind"](d.replicaPath()); err != nil {
+	before := replicaStatus(t, d).ID
+	if err := damages["garbage behind"](d.Replica()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the damage is noticed", func() (bool, string) {
-		d.attests(t)
-		resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "",
+	daemontest.Await(t, "the damage is noticed", func() (bool, string) {
+		attests(t, d)
+		resp, body := d.Ask(t, http.MethodPost, daemon.GraphQLPath, "",
 			strings.NewReader(`{"query":"{ v2_packets { packet_hash } }"}`))
-		found, _ := replica.SetAside(d.replicaPath())
+		found, _ := replica.SetAside(d.Replica())
 		return len(found) > 0, fmt.Sprint(resp.Status, len(body))
 	})
 	awaitSame(t, up, d)
-	d.awaitReadiness(t, http.StatusOK, "ok")
-	if after := d.replicaStatus(t).ID; after == before {
+	awaitReadiness(t, d, http.StatusOK, "ok")
+	if after := replicaStatus(t, d).ID; after == before {
 		t.Error("it is still the replica that was damaged")
 	}
-	if out := d.run(t, "doctor"); !strings.Contains(out, "the follower fills the new replica") {
+	if out := d.Run(t, "doctor"); !strings.Contains(out, "the follower fills the new replica") {
 		t.Errorf("doctor does not say so:\n%s", out)
 	}
 }

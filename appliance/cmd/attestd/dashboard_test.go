@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/attestd/attestd/appliance/chain/chaintest"
+	"github.com/attestd/attestd/appliance/daemontest"
 )
 
 const (
@@ -26,36 +27,36 @@ const (
 // by the member of a cluster only.
 func TestTheDashboardAndTheAlertsAskForWhatThereIs(t *testing.T) {
 	t.Parallel()
-	d, member := newDaemonFolder(t), newMembers(t, 1)[0]
+	d, member := daemontest.New(t), daemontest.NewMembers(t, 1)[0]
 	node := chaintest.New(t)
-	policy, listen := filepath.Join(d.dir, "policy"), freeAddress(t)
+	policy, listen := filepath.Join(d.Dir, "policy"), daemontest.FreeAddress(t)
 	const witness = "witness w1 w1.example+11c8f4c8+BEtCePP28bkSi/ZxLF65+cydHDRh+AhwUc5Okowfb9iu http://127.0.0.1:1\nquorum w1\n"
 	if err := os.WriteFile(policy, []byte(witness), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.environ = []string{
+	d.Environ = []string{
 		"ATTESTD_METRICS_LISTEN=" + listen, "ATTESTD_JOURNAL_WITNESSES=" + policy,
 		"ATTESTD_GRAPHQL_UPSTREAM=http://127.0.0.1:1/v1/graphql", "ATTESTD_GRAPHQL_FALLBACK=proxy",
-		`ATTESTD_AUDIT_SINKS=[{"name": "copy", "type": "file", "path": "` + filepath.Join(d.dir, "audit.jsonl") + `"}]`,
+		`ATTESTD_AUDIT_SINKS=[{"name": "copy", "type": "file", "path": "` + filepath.Join(d.Dir, "audit.jsonl") + `"}]`,
 		fmt.Sprintf(
 			`ATTESTD_CHAIN_CONTRACTS=[{"name": "usdc", "rpc": [%q], "address": %q, "start_block": 0, "confirmations": 0}]`, node.URL, chaintest.Contract),
 	}
-	d.start(t)
-	defer func() { d.kill(t) }()
+	d.Start(t)
+	defer func() { d.Kill(t) }()
 	var there map[string]map[string]bool
-	await(t, "the sink's lag is known", func() (bool, string) { // once the journal was read
+	daemontest.Await(t, "the sink's lag is known", func() (bool, string) { // once the journal was read
 		there = scrape(t, "http://"+listen+"/metrics")
 		return there["attestd_sink_lag_records"] != nil, "it is not"
 	})
-	d.run(t, "webhook", "create", "billing", "--url", "https://hooks.invalid/attestd")
+	d.Run(t, "webhook", "create", "billing", "--url", "https://hooks.invalid/attestd")
 	for name, labels := range scrape(t, "http://"+listen+"/metrics") {
 		there[name] = labels
 	}
-	listen = freeAddress(t)
-	member.quorumAndIndexer(d, node, listen)
-	member.start(t)
-	defer func() { member.kill(t) }()
-	await(t, "the members are compared", func() (bool, string) { // once the database answers
+	listen = daemontest.FreeAddress(t)
+	quorumAndIndexer(member, d, node, listen)
+	member.Start(t)
+	defer func() { member.Kill(t) }()
+	daemontest.Await(t, "the members are compared", func() (bool, string) { // once the database answers
 		shared := scrape(t, "http://"+listen+"/metrics")
 		for name, labels := range shared {
 			if there[name] == nil {
@@ -91,11 +92,11 @@ func TestTheDashboardAndTheAlertsAskForWhatThereIs(t *testing.T) {
 }
 
 // quorumAndIndexer configures a member of a quorum that indexes a chain.
-func (member *daemonProcess) quorumAndIndexer(d *daemonProcess, node *chaintest.Node, listen string) {
-	member.configure("ATTESTD_METRICS_LISTEN="+listen,
-		"ATTESTD_QUORUM_CONTRACT="+quorumContract, "ATTESTD_QUORUM_THRESHOLD=1",
+func quorumAndIndexer(member *daemontest.Daemon, d *daemontest.Daemon, node *chaintest.Node, listen string) {
+	member.Configure("ATTESTD_METRICS_LISTEN="+listen,
+		"ATTESTD_QUORUM_CONTRACT="+daemontest.QuorumContract, "ATTESTD_QUORUM_THRESHOLD=1",
 		`ATTESTD_QUORUM_MEMBERS=[{"name": "geneva", "signer": "`+devUnspendable+
-			`", "url": "http://127.0.0.1:1", "api_key": "file:`+filepath.Join(d.dir, "api-key")+`"}]`,
+			`", "url": "http://127.0.0.1:1", "api_key": "file:`+filepath.Join(d.Dir, "api-key")+`"}]`,
 		"ATTESTD_GRAPHQL_SOURCE=chains", fmt.Sprintf(
 			`ATTESTD_INDEXER_CHAINS=[{"id": "ethereum.1337", "rpcs": [%q], "core": %q, "zkgm": %q, "confirmations": 0}]`,
 			node.URL, chaintest.Emitter, chaintest.Emitter))

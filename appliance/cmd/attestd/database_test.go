@@ -19,14 +19,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/attestd/attestd/api/client"
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/store/postgres"
 	"github.com/attestd/attestd/store/postgres/postgrestest"
-)
-
-// The role of daemons in tests, and its password.
-const (
-	databaseRole     = "attestd"
-	databasePassword = "swordfish"
 )
 
 // database makes an empty database, and sets OWNER to its owner's URL. With the word initialised, it also makes the
@@ -39,12 +34,12 @@ func database(t *testing.T, ts *testscript.TestScript, negated bool, args []stri
 	const name = "attestd"
 	server.Exec(t, postgrestest.Owner, "CREATE DATABASE "+name)
 	ts.Setenv("OWNER", server.URL(name))
-	ts.Setenv("DATABASE", server.RoleURL(url.User(databaseRole), name))
+	ts.Setenv("DATABASE", server.RoleURL(url.User(daemontest.DatabaseRole), name))
 	passfile := ts.MkAbs("pgpass")
-	ts.Check(os.WriteFile(passfile, []byte("*:*:*:"+databaseRole+":"+databasePassword+"\n"), 0o600))
+	ts.Check(os.WriteFile(passfile, []byte("*:*:*:"+daemontest.DatabaseRole+":"+daemontest.DatabasePassword+"\n"), 0o600))
 	ts.Setenv("PGPASSFILE", passfile)
 	if len(args) == 1 {
-		ts.Check(postgres.Init(t.Context(), server.URL(name), databaseRole, databasePassword))
+		ts.Check(postgres.Init(t.Context(), server.URL(name), daemontest.DatabaseRole, daemontest.DatabasePassword))
 	}
 }
 
@@ -64,8 +59,8 @@ func TestCommandsOnADatabase(t *testing.T) {
 	p.Setup = func(e *testscript.Env) error {
 		name := fmt.Sprintf("attestd%d", databases.Add(1))
 		server.Exec(t, postgrestest.Owner, "CREATE DATABASE "+name)
-		e.Setenv("ATTESTD_STORE_URL", server.RoleURL(url.UserPassword(databaseRole, databasePassword), name))
-		return errors.Join(setup(e), postgres.Init(t.Context(), server.URL(name), databaseRole, databasePassword))
+		e.Setenv("ATTESTD_STORE_URL", server.RoleURL(url.UserPassword(daemontest.DatabaseRole, daemontest.DatabasePassword), name))
+		return errors.Join(setup(e), postgres.Init(t.Context(), server.URL(name), daemontest.DatabaseRole, daemontest.DatabasePassword))
 	}
 	testscript.Run(t, p)
 }
@@ -103,7 +98,7 @@ func shows(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 2 {
 		ts.Fatalf("usage: shows SETTING VALUE")
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) { // between two polls
+	for deadline := time.Now().Add(daemontest.Patience); ; time.Sleep(20 * time.Millisecond) { // between two polls
 		conn, err := pgx.Connect(context.Background(), ts.Getenv("OWNER"))
 		ts.Check(err)
 		var value string
@@ -128,7 +123,7 @@ func members(ts *testscript.TestScript, negated bool, args []string) {
 	ts.Check(err)
 	daemon := client.NewAdmin(ts.MkAbs(args[1]))
 	defer daemon.Close()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(daemontest.Patience); ; {
 		status, err := daemon.Cluster(context.Background())
 		current := 0
 		for _, m := range status.Members {
@@ -153,7 +148,7 @@ func differ(ts *testscript.TestScript, negated bool, args []string) {
 	}
 	daemon := client.NewAdmin(ts.MkAbs(args[0]))
 	defer daemon.Close()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(daemontest.Patience); ; {
 		status, err := daemon.Cluster(context.Background())
 		found := []string{}
 		for _, d := range status.Differences {
@@ -176,7 +171,7 @@ func stalled(ts *testscript.TestScript, negated bool, args []string) {
 	}
 	daemon := client.NewAdmin(ts.MkAbs(args[0]))
 	defer daemon.Close()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(daemontest.Patience); ; {
 		status, err := daemon.Cluster(context.Background())
 		if err == nil && slices.Equal(slices.Sorted(maps.Keys(status.Failing)), args[1:]) {
 			return

@@ -19,6 +19,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/store/bolt"
 )
@@ -26,113 +27,113 @@ import (
 // disaster is a row of the table in docs/operations.md: how to cause it, and the findings of doctor.
 type disaster struct {
 	row    string // a part of the first column
-	broken func(t *testing.T, d *daemonProcess)
+	broken func(t *testing.T, d *daemontest.Daemon)
 	says   []string // findings of the failing checks: each a pattern over a finding and its remedy
 }
 
 // disasters has each row of the table. Rows that doctor cannot find say why.
 var disasters = []disaster{
-	{"attestd does not start", func(t *testing.T, d *daemonProcess) {
-		l, err := net.Listen("tcp", strings.TrimPrefix(d.url, "http://"))
+	{"attestd does not start", func(t *testing.T, d *daemontest.Daemon) {
+		l, err := net.Listen("tcp", strings.TrimPrefix(d.URL, "http://"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { l.Close() })
 	}, []string{`fail +ports +server.listen .*in use by another program\n +→ find the program`}},
-	{"status 3", func(t *testing.T, d *daemonProcess) {
-		d.write(t, "pin", "wrong\n")
-		err := d.command("serve").Run()
+	{"status 3", func(t *testing.T, d *daemontest.Daemon) {
+		d.Write(t, "pin", "wrong\n")
+		err := d.Command("serve").Run()
 		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 3 {
 			t.Fatalf("serve with a wrong PIN: %v", err)
 		}
 	},
 		[]string{`fail +PIN .*CKR_PIN_INCORRECT.*\n +→ .*do not guess.*attestd setup --yes --pin-file FILE; then: systemctl start attestd`}},
-	{"HSM is away", func(t *testing.T, d *daemonProcess) {
-		d.configure("ATTESTD_SERVER_REQUEST_TIMEOUT=1s")
-		d.start(t)
-		t.Cleanup(func() { d.kill(t) })
-		rename(t, filepath.Join(d.dir, "tokens"))
-		if _, status, code := d.attestation(t); status != http.StatusServiceUnavailable {
+	{"HSM is away", func(t *testing.T, d *daemontest.Daemon) {
+		d.Configure("ATTESTD_SERVER_REQUEST_TIMEOUT=1s")
+		d.Start(t)
+		t.Cleanup(func() { d.Kill(t) })
+		rename(t, filepath.Join(d.Dir, "tokens"))
+		if _, status, code := attestation(t, d); status != http.StatusServiceUnavailable {
 			t.Errorf("status %d, code %q", status, code)
 		}
 	}, []string{`fail +daemon +hsm: .*\n +→ read the log: journalctl -u attestd`}},
-	{"HSM is lost", func(t *testing.T, d *daemonProcess) {
-		rename(t, filepath.Join(d.dir, "tokens"))
+	{"HSM is lost", func(t *testing.T, d *daemontest.Daemon) {
+		rename(t, filepath.Join(d.Dir, "tokens"))
 	}, []string{`fail +SoftHSM .*tokens is missing.*\n +→ restore it from its backup.*: tar -C `}},
-	{"HSM is lost", func(t *testing.T, d *daemonProcess) {
-		rename(t, filepath.Join(d.dir, "tokens"))
-		if err := os.Mkdir(filepath.Join(d.dir, "tokens"), 0o700); err != nil {
+	{"HSM is lost", func(t *testing.T, d *daemontest.Daemon) {
+		rename(t, filepath.Join(d.Dir, "tokens"))
+		if err := os.Mkdir(filepath.Join(d.Dir, "tokens"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}, []string{`fail +token .*not found.*\n +→ .*if the token is lost, tar -C `}},
-	{"attestor key is lost", func(t *testing.T, d *daemonProcess) {
-		d.loseKeys(t)
+	{"attestor key is lost", func(t *testing.T, d *daemontest.Daemon) {
+		loseKeys(t, d)
 	},
 		[]string{`fail +key .*not found.*\n +→ restore the key from the HSM's backup.*attestd hsm init.*attestor on chain`}},
 	{"others' hands", nil, nil}, // undamaged: doctor cannot know
-	{"disk is full", func(t *testing.T, d *daemonProcess) {
-		d.configure("ATTESTD_JOURNAL_MIN_FREE=8000000GiB") // filling this machine's disk would be the alternative
+	{"disk is full", func(t *testing.T, d *daemontest.Daemon) {
+		d.Configure("ATTESTD_JOURNAL_MIN_FREE=8000000GiB") // filling this machine's disk would be the alternative
 	}, []string{`fail +disk space .*attestd does not sign below .*\n +→ free some space`}},
-	{"clock jumped", func(t *testing.T, d *daemonProcess) {
-		d.start(t)
-		d.attests(t)
-		d.kill(t)
-		recordInAnHour(t, filepath.Join(d.dir, "data"))
-		d.start(t)
-		t.Cleanup(func() { d.kill(t) })
-		if _, status, code := d.attestation(t); status != http.StatusServiceUnavailable ||
+	{"clock jumped", func(t *testing.T, d *daemontest.Daemon) {
+		d.Start(t)
+		attests(t, d)
+		d.Kill(t)
+		recordInAnHour(t, filepath.Join(d.Dir, "data"))
+		d.Start(t)
+		t.Cleanup(func() { d.Kill(t) })
+		if _, status, code := attestation(t, d); status != http.StatusServiceUnavailable ||
 			code != string(appliance.CodeJournalUnavailable) {
 			t.Errorf("status %d, code %q", status, code)
 		}
 	},
 		[]string{`fail +clock +.*before the journal's last record of .*attestd does not sign until.*\n +→ set the clock.*journal.max_ahead`}},
 	{"read-only for now", nil, nil}, // TestADiskThatTakesNoWrites; doctor reports it like the next
-	{"disk failed", func(t *testing.T, d *daemonProcess) {
-		d.start(t)
-		d.kill(t)
-		readOnly(t, filepath.Join(d.dir, "data")) // as the kernel does after a disk fault
+	{"disk failed", func(t *testing.T, d *daemontest.Daemon) {
+		d.Start(t)
+		d.Kill(t)
+		readOnly(t, filepath.Join(d.Dir, "data")) // as the kernel does after a disk fault
 	},
 		[]string{`fail +disk sync .*read-only file system\n +→ .*mount a working disk there, then: attestd restore FILE`}},
-	{"machine is lost", func(t *testing.T, d *daemonProcess) {
+	{"machine is lost", func(t *testing.T, d *daemontest.Daemon) {
 		for _, name := range []string{"tokens", "data", "pin"} {
-			rename(t, filepath.Join(d.dir, name))
+			rename(t, filepath.Join(d.Dir, name))
 		}
 	}, []string{
 		`fail +SoftHSM .*\n +→ restore it from its backup`,
 		`ok +journal +none yet.*On a machine that replaces another, run this first: attestd restore FILE`,
 	}},
-	{"finds damage", func(t *testing.T, d *daemonProcess) {
-		d.start(t)
-		d.attests(t)
-		d.kill(t)
-		d.settle(t)
-		damageRecord(t, filepath.Join(d.dir, "data", archive.StoreFile))
-		if out := d.fails(t, "log", "verify"); !strings.Contains(out, "record") {
+	{"finds damage", func(t *testing.T, d *daemontest.Daemon) {
+		d.Start(t)
+		attests(t, d)
+		d.Kill(t)
+		settle(t, d)
+		damageRecord(t, filepath.Join(d.Dir, "data", archive.StoreFile))
+		if out := d.Fails(t, "log", "verify"); !strings.Contains(out, "record") {
 			t.Fatalf("log verify does not find it: %s", out)
 		}
 	},
 		[]string{`fail +journal .*record .*\n +→ list all damage: attestd log verify.*as evidence, then restore the newest backup: attestd restore --force FILE`}},
-	{"finds damage", func(t *testing.T, d *daemonProcess) { // while the daemon serves
-		d.start(t)
-		t.Cleanup(func() { d.kill(t) })
-		d.attests(t)
-		damageRecord(t, filepath.Join(d.dir, "data", archive.StoreFile))
+	{"finds damage", func(t *testing.T, d *daemontest.Daemon) { // while the daemon serves
+		d.Start(t)
+		t.Cleanup(func() { d.Kill(t) })
+		attests(t, d)
+		damageRecord(t, filepath.Join(d.Dir, "data", archive.StoreFile))
 	}, []string{`fail +journal .*record .*\n +→ list all damage: attestd log verify`}},
-	{"journal_lost", func(t *testing.T, d *daemonProcess) {
-		d.start(t)
-		d.attests(t)
-		d.kill(t)
-		d.settle(t)
-		journal := filepath.Join(d.dir, "data", archive.StoreFile)
+	{"journal_lost", func(t *testing.T, d *daemontest.Daemon) {
+		d.Start(t)
+		attests(t, d)
+		d.Kill(t)
+		settle(t, d)
+		journal := filepath.Join(d.Dir, "data", archive.StoreFile)
 		older, err := os.ReadFile(journal)
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.start(t)
-		d.attests(t)
-		d.run(t, "log", "checkpoint")
-		d.kill(t)
-		d.settle(t)
+		d.Start(t)
+		attests(t, d)
+		d.Run(t, "log", "checkpoint")
+		d.Kill(t)
+		settle(t, d)
 		write(t, journal, older)
 	},
 		[]string{`fail +mark .*fewer records than the published checkpoint\n +→ put the newer journal back.*attestd log accept-loss`}},
@@ -157,9 +158,9 @@ func TestDoctorHasARemedyForEachDisaster(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("%d %s", i+1, disaster.row), func(t *testing.T) {
 			t.Parallel()
-			d := newDaemonFolder(t)
+			d := daemontest.New(t)
 			disaster.broken(t, d)
-			out, _ := d.command("doctor").CombinedOutput() // fails, and says why
+			out, _ := d.Command("doctor").CombinedOutput() // fails, and says why
 			for _, want := range disaster.says {
 				if !regexp.MustCompile(want).Match(out) {
 					t.Errorf("doctor does not say %s:\n%s", want, out)
@@ -200,19 +201,19 @@ func documentedDisasters(t *testing.T) map[string]bool {
 }
 
 // change replaces a text in the configuration.
-func (d *daemonProcess) change(t *testing.T, old, to string) {
+func change(t *testing.T, d *daemontest.Daemon, old, to string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(d.dir, "attestd.yaml"))
+	text, err := os.ReadFile(filepath.Join(d.Dir, "attestd.yaml"))
 	if err != nil || !bytes.Contains(text, []byte(old)) {
 		t.Fatalf("%v, or no %s in %s", err, old, text)
 	}
-	d.write(t, "attestd.yaml", strings.ReplaceAll(string(text), old, to))
+	d.Write(t, "attestd.yaml", strings.ReplaceAll(string(text), old, to))
 }
 
 // loseKeys removes the keys of SoftHSM's tokens, which remain.
-func (d *daemonProcess) loseKeys(t *testing.T) {
+func loseKeys(t *testing.T, d *daemontest.Daemon) {
 	t.Helper()
-	objects, err := filepath.Glob(filepath.Join(d.dir, "tokens", "*", "*.object"))
+	objects, err := filepath.Glob(filepath.Join(d.Dir, "tokens", "*", "*.object"))
 	if err != nil || len(objects) < 2 {
 		t.Fatal(objects, err)
 	}
@@ -272,9 +273,9 @@ func readOnly(t *testing.T, folder string) {
 }
 
 // settle moves all of the write-ahead log into the journal's file, as a clean stop does.
-func (d *daemonProcess) settle(t *testing.T) {
+func settle(t *testing.T, d *daemontest.Daemon) {
 	t.Helper()
-	if err := archive.FlushLog(filepath.Join(d.dir, "data")); err != nil {
+	if err := archive.FlushLog(filepath.Join(d.Dir, "data")); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -285,7 +286,7 @@ func damageRecord(t *testing.T, path string) {
 	const member = `"beneficiary":"0x`
 	var text []byte
 	var at int
-	await(t, "a record is in the file", func() (bool, string) {
+	daemontest.Await(t, "a record is in the file", func() (bool, string) {
 		var err error
 		if text, err = os.ReadFile(path); err != nil {
 			return false, err.Error()
@@ -306,20 +307,20 @@ func damageRecord(t *testing.T, path string) {
 
 func TestDoctorSaysHowMuchOfTheJournalItHasChecked(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	if out := d.run(t, "doctor"); !strings.Contains(out, "1 records and their checkpoint are valid") {
+	d := daemontest.New(t)
+	if out := d.Run(t, "doctor"); !strings.Contains(out, "1 records and their checkpoint are valid") {
 		// the API key's event
 		t.Error(out)
 	}
-	d.start(t)
-	d.attests(t)
+	d.Start(t)
+	attests(t, d)
 	for _, while := range []string{"serving", "stopped"} {
-		if out := d.run(t, "doctor"); !regexp.MustCompile(
+		if out := d.Run(t, "doctor"); !regexp.MustCompile(
 			`ok +journal +3 records and their checkpoint are valid; all were checked`).MatchString(out) {
 			t.Errorf("%s:\n%s", while, out)
 		}
 		if while == "serving" {
-			d.kill(t)
+			d.Kill(t)
 		}
 	}
 }
@@ -341,14 +342,14 @@ func TestDoctorLooksAtTheSocketUnit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := newDaemonFolder(t)
+			d := daemontest.New(t)
 			bin := t.TempDir()
 			if err := os.WriteFile(filepath.Join(bin, "systemctl"), []byte("#!/bin/sh\ncat <<'E'\n"+c.answer+"E\n"),
 				0o700); err != nil {
 				t.Fatal(err)
 			}
-			d.configure(fmt.Sprintf("PATH=%s:%s", bin, os.Getenv("PATH")))
-			out, _ := d.command("doctor").CombinedOutput() // may fail
+			d.Configure(fmt.Sprintf("PATH=%s:%s", bin, os.Getenv("PATH")))
+			out, _ := d.Command("doctor").CombinedOutput() // may fail
 			if !regexp.MustCompile(c.says).Match(out) {
 				t.Errorf("doctor does not say %s:\n%s", c.says, out)
 			}
@@ -361,9 +362,9 @@ func TestAMissingCredentialIsNotALibraryThatIsMissing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can decrypt a credential")
 	}
-	d := newDaemonFolder(t)
-	d.change(t, "pin-source=file:"+filepath.Join(d.dir, "pin"), "pin-source=credential:attestd-test-that-is-not-there")
-	out := d.fails(t, "doctor")
+	d := daemontest.New(t)
+	change(t, d, "pin-source=file:"+filepath.Join(d.Dir, "pin"), "pin-source=credential:attestd-test-that-is-not-there")
+	out := d.Fails(t, "doctor")
 	for _, want := range []string{
 		`fail +PIN .*attestd.attestd-test-that-is-not-there.*\n +→ write the PIN to a file, then run: attestd setup --yes --pin-file FILE`,
 		`warn +module .*was not loaded`,

@@ -16,25 +16,26 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/appliance/files"
 	"github.com/attestd/attestd/store/bolt"
 	"github.com/attestd/attestd/store/disk/disktest"
 )
 
 // onDisk moves the appliance's data to a disk that can fail.
-func (d *daemonProcess) onDisk(t *testing.T, values ...string) *disktest.Disk {
+func onDisk(t *testing.T, d *daemontest.Daemon, values ...string) *disktest.Disk {
 	t.Helper()
 	disk := disktest.Mount(t)
-	d.moveData(t, disk.Backing)
-	d.configure(append(values, "ATTESTD_DATA_DIR="+disk.Dir)...)
+	moveData(t, d, disk.Backing)
+	d.Configure(append(values, "ATTESTD_DATA_DIR="+disk.Dir)...)
 	return disk
 }
 
 // moveData copies the appliance's data to another folder.
-func (d *daemonProcess) moveData(t *testing.T, folder string) {
+func moveData(t *testing.T, d *daemontest.Daemon, folder string) {
 	t.Helper()
 	for _, name := range []string{archive.StoreFile, archive.LogKeyFile} {
-		text, err := os.ReadFile(filepath.Join(d.dir, "data", name))
+		text, err := os.ReadFile(filepath.Join(d.Dir, "data", name))
 		if err == nil {
 			err = files.Write(filepath.Join(folder, name), text, 0o600) // synced
 		}
@@ -45,9 +46,9 @@ func (d *daemonProcess) moveData(t *testing.T, folder string) {
 }
 
 // attestation requests an attestation and returns it, or the code of the refusal.
-func (d *daemonProcess) attestation(t *testing.T) (a appliance.Attestation, status int, code string) {
+func attestation(t *testing.T, d *daemontest.Daemon) (a appliance.Attestation, status int, code string) {
 	t.Helper()
-	resp, body := d.ask(t, http.MethodPost, "/functions/v1/attest", d.token,
+	resp, body := d.Ask(t, http.MethodPost, "/functions/v1/attest", d.Token,
 		strings.NewReader(`{"unspendableAddress":"`+devUnspendable+`","beneficiary":"`+devBeneficiary+`"}`))
 	var answer struct {
 		appliance.Attestation
@@ -60,15 +61,15 @@ func (d *daemonProcess) attestation(t *testing.T) (a appliance.Attestation, stat
 }
 
 // reads waits until requests that need no disk are answered: an earlier attestation, and GraphQL.
-func (d *daemonProcess) reads(t *testing.T, made appliance.Attestation) {
+func readsBack(t *testing.T, d *daemontest.Daemon, made appliance.Attestation) {
 	t.Helper()
-	await(t, "the attestation of before", func() (bool, string) {
-		resp, body := d.ask(t, http.MethodGet, "/functions/v1/attest/"+made.ID.String(), d.token, nil)
+	daemontest.Await(t, "the attestation of before", func() (bool, string) {
+		resp, body := d.Ask(t, http.MethodGet, "/functions/v1/attest/"+made.ID.String(), d.Token, nil)
 		return resp.StatusCode == http.StatusOK, resp.Status + body
 	})
 	const query = `{"query":"{ v2_transfers(args: {p_limit: 3}) { sort_order } }"}`
-	await(t, "GraphQL", func() (bool, string) {
-		resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(query))
+	daemontest.Await(t, "GraphQL", func() (bool, string) {
+		resp, body := d.Ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(query))
 		return resp.StatusCode == http.StatusOK && !strings.Contains(body, "errors"), resp.Status + body
 	})
 }
@@ -85,41 +86,41 @@ func TestADiskThatTakesNoWrites(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := newDaemonFolder(t)
+			d := daemontest.New(t)
 			code := string(appliance.CodeJournalUnavailable)
-			disk := d.onDisk(t)
+			disk := onDisk(t, d)
 			if faults.SyncDelay > 0 {
 				code = string(appliance.CodeTimeout)
-				d.configure("ATTESTD_SERVER_REQUEST_TIMEOUT=500ms")
+				d.Configure("ATTESTD_SERVER_REQUEST_TIMEOUT=500ms")
 			}
-			d.start(t)
-			defer d.kill(t)
+			d.Start(t)
+			defer d.Kill(t)
 			var made appliance.Attestation
-			await(t, "it attests while the disk is well", func() (ok bool, now string) {
+			daemontest.Await(t, "it attests while the disk is well", func() (ok bool, now string) {
 				var status int
-				made, status, now = d.attestation(t)
+				made, status, now = attestation(t, d)
 				return status == http.StatusOK, now
 			})
 			disk.Fail(faults)
-			await(t, "attesting is refused", func() (bool, string) { // the state of the disk is cached for 100 ms
-				_, status, _ := d.attestation(t)
+			daemontest.Await(t, "attesting is refused", func() (bool, string) { // the state of the disk is cached for 100 ms
+				_, status, _ := attestation(t, d)
 				return status == http.StatusServiceUnavailable, http.StatusText(status)
 			})
 			for range 2 {
-				if _, status, got := d.attestation(t); status != http.StatusServiceUnavailable || got != code {
+				if _, status, got := attestation(t, d); status != http.StatusServiceUnavailable || got != code {
 					t.Errorf("status %d, code %q, want 503 %s", status, got, code)
 				}
-				d.reads(t, made)
+				readsBack(t, d, made)
 			}
 			disk.Fail(disktest.Faults{})
-			await(t, "it attests again", func() (bool, string) {
-				_, status, code := d.attestation(t)
+			daemontest.Await(t, "it attests again", func() (bool, string) {
+				_, status, code := attestation(t, d)
 				return status == http.StatusOK, code
 			})
-			if d.cmd.ProcessState != nil {
+			if d.Cmd.ProcessState != nil {
 				t.Error("the daemon ended")
 			}
-			if out := d.run(t, "log", "verify"); !strings.Contains(out, "Journal integrity: verified") {
+			if out := d.Run(t, "log", "verify"); !strings.Contains(out, "Journal integrity: verified") {
 				t.Error(out)
 			}
 		})
@@ -143,16 +144,16 @@ func TestADiskThatFailsToSync(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := newDaemonFolder(t)
-			disk := d.onDisk(t)
-			d.start(t)
-			c, err := client.New(d.url, d.token, client.Options{})
+			d := daemontest.New(t)
+			disk := onDisk(t, d)
+			d.Start(t)
+			c, err := client.New(d.URL, d.Token, client.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			var answered []appliance.Attestation
 			for range 5 {
-				a, err := c.Attest(t.Context(), randomRequest(), client.AttestOptions{})
+				a, err := c.Attest(t.Context(), daemontest.RandomRequest(), client.AttestOptions{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -160,7 +161,7 @@ func TestADiskThatFailsToSync(t *testing.T) {
 			}
 			disk.Fail(test.Faults)
 			unknown := 0 // recorded attestations without an answer, since the daemon may exit before sending it
-			switch a, err := c.Attest(t.Context(), randomRequest(), client.AttestOptions{}); {
+			switch a, err := c.Attest(t.Context(), daemontest.RandomRequest(), client.AttestOptions{}); {
 			case err == nil && test.answered:
 				answered = append(answered, a)
 			case err == nil:
@@ -168,30 +169,30 @@ func TestADiskThatFailsToSync(t *testing.T) {
 			case test.answered:
 				unknown = 1
 			}
-			ended := d.cmd.Wait()
+			ended := d.Cmd.Wait()
 			if exit, failed := errors.AsType[*exec.ExitError](ended); !failed || exit.ExitCode() != exitFailure {
-				t.Fatalf("it ended with %v, want status 1, on which systemd starts it again\n%s", ended, d.log())
+				t.Fatalf("it ended with %v, want status 1, on which systemd starts it again\n%s", ended, d.Log())
 			}
-			if log := string(d.log()); !strings.Contains(log, "issued attestations are safe") {
+			if log := string(d.Log()); !strings.Contains(log, "issued attestations are safe") {
 				t.Errorf("the log:\n%s", log)
 			}
 
 			disk.Fail(disktest.Faults{})
-			d.start(t)
-			defer d.kill(t)
-			d.attests(t)
-			d.recorded(t, answered, unknown)
+			d.Start(t)
+			defer d.Kill(t)
+			attests(t, d)
+			recorded(t, d, answered, unknown)
 		})
 	}
 }
 
 // recorded checks that the journal is whole, and has the answered attestations, one more, and at most the unknown ones.
-func (d *daemonProcess) recorded(t *testing.T, answered []appliance.Attestation, unknown int) {
+func recorded(t *testing.T, d *daemontest.Daemon, answered []appliance.Attestation, unknown int) {
 	t.Helper()
-	if out := d.run(t, "log", "verify"); !strings.Contains(out, "Journal integrity: verified") {
+	if out := d.Run(t, "log", "verify"); !strings.Contains(out, "Journal integrity: verified") {
 		t.Error(out)
 	}
-	recorded := exported(t, d)
+	recorded := d.Records(t)
 	for _, a := range answered {
 		if recorded[a.ID].Attestation != a {
 			t.Errorf("%s was answered, and is lost", a.ID)
@@ -205,7 +206,7 @@ func (d *daemonProcess) recorded(t *testing.T, answered []appliance.Attestation,
 // The kernel makes a real file system in a file read-only, as after a disk fault.
 func TestTheKernelMakesTheDiskReadOnly(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
+	d := daemontest.New(t)
 	image, data := filepath.Join(t.TempDir(), "image"), t.TempDir()
 	mount := []string{"mount", "-o", "loop", image, data}
 	for _, args := range [][]string{{"truncate", "-s", "64M", image}, {"mkfs.ext4", "-q", image}, mount} {
@@ -214,34 +215,34 @@ func TestTheKernelMakesTheDiskReadOnly(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() { must(exec.Command("umount", data).Run()) })
-	d.moveData(t, data)
-	d.configure("ATTESTD_DATA_DIR="+data, "ATTESTD_JOURNAL_MIN_FREE=1MiB")
-	d.start(t)
-	made, status, code := d.attestation(t)
+	moveData(t, d, data)
+	d.Configure("ATTESTD_DATA_DIR="+data, "ATTESTD_JOURNAL_MIN_FREE=1MiB")
+	d.Start(t)
+	made, status, code := attestation(t, d)
 	if status != http.StatusOK {
-		t.Fatalf("status %d, code %q\n%s", status, code, d.log())
+		t.Fatalf("status %d, code %q\n%s", status, code, d.Log())
 	}
 	if out, err := exec.Command("mount", "-o", "remount,abort", data).CombinedOutput(); err != nil {
-		d.kill(t)
+		d.Kill(t)
 		t.Skipf("this kernel does not do so when asked: %v: %s", err, out)
 	}
 	for range 3 {
-		if _, status, code := d.attestation(t); status != http.StatusServiceUnavailable ||
+		if _, status, code := attestation(t, d); status != http.StatusServiceUnavailable ||
 			code != string(appliance.CodeJournalUnavailable) {
 			t.Errorf("status %d, code %q", status, code)
 		}
-		d.reads(t, made)
+		readsBack(t, d, made)
 	}
-	d.kill(t) // remounting such a file system requires that no process has it open
+	d.Kill(t) // remounting such a file system requires that no process has it open
 	for _, args := range [][]string{{"umount", data}, mount} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v: %s", args, err, out)
 		}
 	}
-	d.start(t)
-	defer d.kill(t)
-	d.attests(t)
-	if out := d.run(t, "log", "verify"); !strings.Contains(out, "Journal integrity: verified") {
+	d.Start(t)
+	defer d.Kill(t)
+	attests(t, d)
+	if out := d.Run(t, "log", "verify"); !strings.Contains(out, "Journal integrity: verified") {
 		t.Error(out)
 	}
 }

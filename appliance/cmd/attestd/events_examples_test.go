@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/attestd/attestd/appliance/daemontest"
+
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/attestd/attestd/api/client"
@@ -74,7 +76,7 @@ func (l *listener) has(t *testing.T, ids ...string) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for late := time.Now().Add(patience); ; <-tick.C {
+	for late := time.Now().Add(daemontest.Patience); ; <-tick.C {
 		l.mu.Lock()
 		stream, webhook := slices.Clone(l.got["stream"]), slices.Clone(l.got["webhook"])
 		l.mu.Unlock()
@@ -111,9 +113,9 @@ func (l *listener) refuses(t *testing.T, what, signature string, at time.Time) {
 const forged = `{"id":"00000000-0000-0000-0000-000000000000","type":"attestation.issued"}`
 
 // newListener prepares an example, with a webhook for it and the stream's present position.
-func newListener(t *testing.T, d *daemonProcess, language string, position []byte) *listener {
+func newListener(t *testing.T, d *daemontest.Daemon, language string, position []byte) *listener {
 	t.Helper()
-	dir, address := t.TempDir(), freeAddress(t)
+	dir, address := t.TempDir(), daemontest.FreeAddress(t)
 	modules, err := filepath.Abs("../../../api/graphql/clienttest/node_modules")
 	if err == nil {
 		err = os.Symlink(modules, filepath.Join(dir, "node_modules"))
@@ -127,12 +129,12 @@ func newListener(t *testing.T, d *daemonProcess, language string, position []byt
 	}
 	l := &listener{command: examples[language](t, dir, exampleIn(t, "events.md", "## Examples", language)),
 		url: "http://" + address, got: make(map[string][]string)}
-	l.secret = strings.TrimSpace(d.run(t, "webhook", "create", language, "--url", l.url, "--types", "attestation.issued"))
+	l.secret = strings.TrimSpace(d.Run(t, "webhook", "create", language, "--url", l.url, "--types", "attestation.issued"))
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.environ = []string{"ATTESTD_URL=" + d.url, "ATTESTD_API_KEY=" + d.token, "POSITION_FILE=" + file,
+	l.environ = []string{"ATTESTD_URL=" + d.URL, "ATTESTD_API_KEY=" + d.Token, "POSITION_FILE=" + file,
 		"WEBHOOK_SECRET=" + l.secret, "WEBHOOK_PORT=" + port}
 	return l
 }
@@ -141,11 +143,11 @@ func newListener(t *testing.T, d *daemonProcess, language string, position []byt
 // verifies the deliveries of its webhook.
 func TestTheExamplesOfEventsWork(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	d.configure("ATTESTD_WEBHOOKS_ALLOW_PLAIN_HTTP=true", "ATTESTD_WEBHOOKS_ALLOW_NETWORKS=127.0.0.0/8")
-	d.start(t)
-	t.Cleanup(func() { d.kill(t) })
-	position := streamPosition(t, d)
+	d := daemontest.New(t)
+	d.Configure("ATTESTD_WEBHOOKS_ALLOW_PLAIN_HTTP=true", "ATTESTD_WEBHOOKS_ALLOW_NETWORKS=127.0.0.0/8")
+	d.Start(t)
+	t.Cleanup(func() { d.Kill(t) })
+	position := d.StreamPosition(t)
 	var all []*listener
 	for language := range examples {
 		all = append(all, newListener(t, d, language, position))
@@ -157,8 +159,8 @@ func TestTheExamplesOfEventsWork(t *testing.T) {
 	for _, l := range all {
 		l.has(t, ids...)
 	}
-	d.kill(t)
-	d.start(t)
+	d.Kill(t)
+	d.Start(t)
 	ids = append(ids, attestNow(t, d))
 	for _, l := range all {
 		l.has(t, ids...)
@@ -183,49 +185,14 @@ func TestTheExamplesOfEventsWork(t *testing.T) {
 	}
 }
 
-// streamPosition returns the id with which a new stream begins.
-func streamPosition(t *testing.T, d *daemonProcess) []byte {
-	t.Helper()
-	answer := openEvents(t, d, "")
-	defer answer.Body.Close()
-	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
-		if id, is := strings.CutPrefix(lines.Text(), "id: "); is {
-			return []byte(id)
-		}
-	}
-	t.Fatal("the stream has no id")
-	return nil
-}
-
-// openEvents opens the stream of attestations after an event.
-func openEvents(t *testing.T, d *daemonProcess, last string) *http.Response {
-	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.url+"/v1/events?types=attestation.*", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set("X-Api-Key", d.token)
-	if last != "" {
-		request.Header.Set("Last-Event-ID", last)
-	}
-	answer, err := (&http.Client{Timeout: patience}).Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if answer.StatusCode != http.StatusOK {
-		t.Fatal(answer.Status)
-	}
-	return answer
-}
-
 // attestNow attests and returns the id.
-func attestNow(t *testing.T, d *daemonProcess) string {
+func attestNow(t *testing.T, d *daemontest.Daemon) string {
 	t.Helper()
-	c, err := client.New(d.url, d.token, client.Options{})
+	c, err := client.New(d.URL, d.Token, client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := c.Attest(t.Context(), randomRequest(), client.AttestOptions{})
+	a, err := c.Attest(t.Context(), daemontest.RandomRequest(), client.AttestOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,21 +6,23 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/attestd/attestd/appliance/daemontest"
 )
 
 // A client that has read a part of a log continues without a gap and without a repeat after the log key was rotated.
 func TestAStreamResumesAfterTheLogKeyWasRotated(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	t.Cleanup(d.endAnyway)
-	d.start(t)
-	begun := string(streamPosition(t, d))
+	d := daemontest.New(t)
+	t.Cleanup(d.End)
+	d.Start(t)
+	begun := string(d.StreamPosition(t))
 	first := attestNow(t, d)
 	got, last := streamed(t, d, begun, 1)
 	second := attestNow(t, d)
-	d.kill(t)
-	d.run(t, "log", "rotate-key", "--reason", "a test")
-	d.start(t)
+	d.Kill(t)
+	d.Run(t, "log", "rotate-key", "--reason", "a test")
+	d.Start(t)
 	third := attestNow(t, d)
 	if rest, _ := streamed(t, d, last, 2); !slices.Equal(append(got, rest...), []string{first, second, third}) {
 		t.Errorf("%q, then %q, want %q", got, rest, []string{first, second, third})
@@ -32,9 +34,9 @@ func TestAStreamResumesAfterTheLogKeyWasRotated(t *testing.T) {
 
 // streamed returns the subjects of the next n events after an id, and the id of the last one. An event that is no
 // attestation has its type instead.
-func streamed(t *testing.T, d *daemonProcess, after string, n int) (subjects []string, last string) {
+func streamed(t *testing.T, d *daemontest.Daemon, after string, n int) (subjects []string, last string) {
 	t.Helper()
-	answer := openEvents(t, d, after)
+	answer := d.OpenEvents(t, after)
 	defer answer.Body.Close()
 	var data string
 	for lines := bufio.NewScanner(answer.Body); len(subjects) < n && lines.Scan(); {

@@ -3,8 +3,8 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -24,128 +25,50 @@ import (
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
 )
 
-// newUpstream runs an appliance with so many generated transfers until the test ends. program may name another version
-// of attestd.
-func newUpstream(tb testing.TB, transfers string, program ...string) *daemonProcess {
-	tb.Helper()
-	d := newDaemonFolder(tb)
-	d.program = cmp.Or(strings.Join(program, ""), d.program)
-	d.run(tb, "replica", "generate", "--transfers", transfers)
-	d.start(tb)
-	tb.Cleanup(func() {
-		_ = d.cmd.Process.Kill() // it may have ended already
-		_ = d.cmd.Wait()
-	})
-	return d
-}
-
 // follow makes the daemon follow the upstream at an address, with short polling intervals.
-func (d *daemonProcess) follow(address string) {
-	d.configure("ATTESTD_GRAPHQL_UPSTREAM="+address+daemon.GraphQLPath, "ATTESTD_GRAPHQL_POLL_INTERVAL=100ms",
+func follow(d *daemontest.Daemon, address string) {
+	d.Configure("ATTESTD_GRAPHQL_UPSTREAM="+address+daemon.GraphQLPath, "ATTESTD_GRAPHQL_POLL_INTERVAL=100ms",
 		"ATTESTD_GRAPHQL_REFRESH_INTERVAL=200ms")
 }
 
-// await polls until holds returns true. It fails the test after patience.
-func await(tb testing.TB, what string, holds func() (ok bool, now string)) {
-	tb.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		ok, now := holds()
-		if ok {
-			return
-		}
-		if time.Now().After(deadline) {
-			tb.Fatalf("%s: not within %s; now: %s", what, patience, now)
-		}
-		time.Sleep(20 * time.Millisecond) // between two polls: the state can only be polled
-	}
-}
-
-func (d *daemonProcess) awaitReadiness(t *testing.T, status int, body string) {
+func awaitReadiness(t *testing.T, d *daemontest.Daemon, status int, body string) {
 	t.Helper()
-	await(t, "/readyz is "+body, func() (bool, string) {
-		resp, got := d.ask(t, http.MethodGet, "/readyz", "", nil)
+	daemontest.Await(t, "/readyz is "+body, func() (bool, string) {
+		resp, got := d.Ask(t, http.MethodGet, "/readyz", "", nil)
 		return resp.StatusCode == status && strings.Contains(got, body), got
 	})
 }
 
-func (d *daemonProcess) replicaStatus(t *testing.T) (s wire.ReplicaStatus) {
+func replicaStatus(t *testing.T, d *daemontest.Daemon) (s wire.ReplicaStatus) {
 	t.Helper()
-	if out := d.run(t, "replica", "status", "--output", "json"); json.Unmarshal([]byte(out), &s) != nil {
+	if out := d.Run(t, "replica", "status", "--output", "json"); json.Unmarshal([]byte(out), &s) != nil {
 		t.Fatal(out)
 	}
 	return s
 }
 
-// fails runs a command that must fail, and returns its output.
-func (d *daemonProcess) fails(t *testing.T, args ...string) string {
+func attests(t *testing.T, d *daemontest.Daemon) {
 	t.Helper()
-	out, err := d.command(args...).CombinedOutput()
+	c, err := client.New(d.URL, d.Token, client.Options{})
 	if err == nil {
-		t.Errorf("attestd %s: succeeded\n%s", strings.Join(args, " "), out)
-	}
-	return string(out)
-}
-
-func (d *daemonProcess) attests(t *testing.T) {
-	t.Helper()
-	c, err := client.New(d.url, d.token, client.Options{})
-	if err == nil {
-		_, err = c.Attest(t.Context(), randomRequest(), client.AttestOptions{})
+		_, err = c.Attest(t.Context(), daemontest.RandomRequest(), client.AttestOptions{})
 	}
 	if err != nil {
 		t.Errorf("attestations must not depend on an upstream: %v", err)
 	}
 }
 
-// export begins an export. Lines that are unread when end is called are lost.
-func (d *daemonProcess) export(tb testing.TB) (lines *bufio.Reader, end func()) {
-	tb.Helper()
-	cmd := d.command("replica", "export", "-")
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return bufio.NewReaderSize(out, 1<<20), func() {
-		_ = out.Close()
-		_ = cmd.Wait() // fails if lines are unread
-	}
-}
-
-// compare compares the exports of two replicas line by line, up to the first difference. It returns the number of equal
-// lines.
-func compare(tb testing.TB, a, b *daemonProcess) (lines int, difference string) {
-	tb.Helper()
-	one, endOne := a.export(tb)
-	defer endOne()
-	other, endOther := b.export(tb)
-	defer endOther()
-	for ; ; lines++ {
-		x, errX := one.ReadString('\n')
-		y, errY := other.ReadString('\n')
-		switch {
-		case x != y:
-			return lines, fmt.Sprintf("line %d:\n%s%s", lines+1, x, y)
-		case errX == io.EOF && errY == io.EOF:
-			return lines, ""
-		case errX != nil || errY != nil:
-			return lines, fmt.Sprintf("line %d: %v, %v", lines+1, errX, errY)
-		}
-	}
-}
-
 // awaitSame waits until two replicas are equal, since tables are refreshed at their own interval. It returns the number
 // of records.
-func awaitSame(tb testing.TB, a, b *daemonProcess) (records int) {
+func awaitSame(tb testing.TB, a, b *daemontest.Daemon) (records int) {
 	tb.Helper()
-	await(tb, "the replicas are equal", func() (ok bool, now string) {
-		records, now = compare(tb, a, b)
+	daemontest.Await(tb, "the replicas are equal", func() (ok bool, now string) {
+		records, now = daemontest.Compare(tb, a, b)
 		return now == "", now
 	})
 	return records
@@ -153,31 +76,32 @@ func awaitSame(tb testing.TB, a, b *daemonProcess) (records int) {
 
 func TestADaemonKeepsInStepWithItsUpstream(t *testing.T) {
 	t.Parallel()
-	up := newUpstream(t, "500")
-	d := newDaemonFolder(t)
-	d.follow(up.url)
-	metrics := freeAddress(t)
-	d.configure("ATTESTD_GRAPHQL_MAX_LAG=2s", "ATTESTD_METRICS_LISTEN="+metrics)
-	d.start(t)
-	t.Cleanup(func() { d.kill(t) })
+	up := daemontest.NewUpstream(t, "500")
+	d := daemontest.New(t)
+	d.Program = daemontest.Raced(t)
+	follow(d, up.URL)
+	metrics := daemontest.FreeAddress(t)
+	d.Configure("ATTESTD_GRAPHQL_MAX_LAG=2s", "ATTESTD_METRICS_LISTEN="+metrics)
+	d.Start(t)
+	t.Cleanup(func() { d.Kill(t) })
 
-	if out := d.run(t, "replica", "sync"); !strings.HasPrefix(out, "Synchronised with "+up.url+daemon.GraphQLPath) {
+	if out := d.Run(t, "replica", "sync"); !strings.HasPrefix(out, "Synchronised with "+up.URL+daemon.GraphQLPath) {
 		t.Error(out)
 	}
 	if records := awaitSame(t, up, d); records < 900 {
 		t.Errorf("only %d records", records)
 	}
-	d.awaitReadiness(t, http.StatusOK, "ok")
-	s := d.replicaStatus(t).Follower
+	awaitReadiness(t, d, http.StatusOK, "ok")
+	s := replicaStatus(t, d).Follower
 	if s == nil || s.State != follower.StateLive || s.Backfilled.IsZero() || s.LagRows != 0 || s.LagSeconds == nil ||
 		s.Failing {
 		t.Errorf("%+v", s)
 	}
-	if out := d.run(t, "replica", "status"); !regexp.MustCompile(
+	if out := d.Run(t, "replica", "status"); !regexp.MustCompile(
 		`follower +live\nlag +[0-9.ms]+, 0 rows\n`).MatchString(out) {
 		t.Error(out)
 	}
-	if out := d.run(t, "replica", "verify", "--sample", "200"); !strings.Contains(out,
+	if out := d.Run(t, "replica", "verify", "--sample", "200"); !strings.Contains(out,
 		"The replica equals its upstream.") {
 		t.Error(out)
 	}
@@ -185,40 +109,40 @@ func TestADaemonKeepsInStepWithItsUpstream(t *testing.T) {
 		"attestd_replica_lag_rows 0",
 		"attestd_replica_newest_timestamp_seconds 1", "attestd_replica_last_error_timestamp_seconds NaN",
 		"attestd_replica_follower_failing 0", "attestd_replica_unverified 0", "attestd_follower_requests_total ")
-	if out := d.run(t, "doctor"); !regexp.MustCompile(`ok +upstream +http.* answers in`).MatchString(out) ||
+	if out := d.Run(t, "doctor"); !regexp.MustCompile(`ok +upstream +http.* answers in`).MatchString(out) ||
 		!strings.Contains(out, "the follower is live") {
 		t.Error(out)
 	}
 
-	up.kill(t)
-	d.awaitReadiness(t, http.StatusServiceUnavailable, `"replica":"replica_behind"`)
-	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(
-		countsQuery)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
+	up.Kill(t)
+	awaitReadiness(t, d, http.StatusServiceUnavailable, `"replica":"replica_behind"`)
+	if resp, body := d.Ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(
+		daemontest.CountsQuery)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
 		t.Errorf("reads without the upstream: %s %s", resp.Status, body)
 	}
-	d.attests(t)
-	if s := d.replicaStatus(t).Follower; !s.Failing || s.LastError == "" || s.LastErrorAt.IsZero() ||
+	attests(t, d)
+	if s := replicaStatus(t, d).Follower; !s.Failing || s.LastError == "" || s.LastErrorAt.IsZero() ||
 		*s.LagSeconds < 2 {
 		t.Errorf("%+v", s)
 	}
-	if out := d.fails(t, "replica", "verify"); !strings.Contains(out, string(appliance.CodeUpstreamUnavailable)) {
+	if out := d.Fails(t, "replica", "verify"); !strings.Contains(out, string(appliance.CodeUpstreamUnavailable)) {
 		t.Error(out)
 	}
-	if out := d.fails(t, "doctor"); !strings.Contains(out, "the follower fails") ||
+	if out := d.Fails(t, "doctor"); !strings.Contains(out, "the follower fails") ||
 		!strings.Contains(out, "replica is") {
 		t.Error(out)
 	}
 
-	up.start(t)
-	up.run(t, "replica", "generate", "--transfers", "50", "--seed", "9")
-	d.awaitReadiness(t, http.StatusOK, "ok")
-	d.run(t, "replica", "sync")
+	up.Start(t)
+	up.Run(t, "replica", "generate", "--transfers", "50", "--seed", "9")
+	awaitReadiness(t, d, http.StatusOK, "ok")
+	d.Run(t, "replica", "sync")
 	awaitSame(t, up, d)
 }
 
 func checkMetrics(t *testing.T, address string, wanted ...string) {
 	t.Helper()
-	_, text := (&daemonProcess{url: "http://" + address}).ask(t, http.MethodGet, "/metrics", "", nil)
+	_, text := (&daemontest.Daemon{URL: "http://" + address}).Ask(t, http.MethodGet, "/metrics", "", nil)
 	for _, line := range wanted {
 		if !strings.Contains(text, "\n"+line) {
 			t.Errorf("/metrics lacks %s", line)
@@ -228,71 +152,71 @@ func checkMetrics(t *testing.T, address string, wanted ...string) {
 
 func TestAFollowerGoesOnWhereItWasAfterARestart(t *testing.T) {
 	t.Parallel()
-	up := newUpstream(t, "300")
-	d := newDaemonFolder(t)
-	d.follow(up.url)
-	d.start(t)
-	d.run(t, "replica", "sync")
-	d.kill(t)
-	up.run(t, "replica", "generate", "--transfers", "20", "--seed", "9")
-	d.start(t)
-	t.Cleanup(func() { d.kill(t) })
-	d.run(t, "replica", "sync")
+	up := daemontest.NewUpstream(t, "300")
+	d := daemontest.New(t)
+	follow(d, up.URL)
+	d.Start(t)
+	d.Run(t, "replica", "sync")
+	d.Kill(t)
+	up.Run(t, "replica", "generate", "--transfers", "20", "--seed", "9")
+	d.Start(t)
+	t.Cleanup(func() { d.Kill(t) })
+	d.Run(t, "replica", "sync")
 	awaitSame(t, up, d)
-	if s := d.replicaStatus(t).Follower; s.Written > 300 {
+	if s := replicaStatus(t, d).Follower; s.Written > 300 {
 		t.Errorf("%d rows were written again, of some 40 new ones", s.Written)
 	}
 }
 
 func TestADaemonForwardsToAnUpstream(t *testing.T) {
 	t.Parallel()
-	up := newUpstream(t, "50")
-	d := newDaemonFolder(t)
-	d.configure("ATTESTD_GRAPHQL_SOURCE=proxy", "ATTESTD_GRAPHQL_UPSTREAM="+up.url+daemon.GraphQLPath)
-	d.start(t)
-	t.Cleanup(func() { d.kill(t) })
+	up := daemontest.NewUpstream(t, "50")
+	d := daemontest.New(t)
+	d.Configure("ATTESTD_GRAPHQL_SOURCE=proxy", "ATTESTD_GRAPHQL_UPSTREAM="+up.URL+daemon.GraphQLPath)
+	d.Start(t)
+	t.Cleanup(func() { d.Kill(t) })
 	for name, query := range map[string]string{
 		"rows":    `{"query":"{ v2_transfers(args: {p_limit: 3}) { sort_order status } }"}`,
-		"counts":  countsQuery,
+		"counts":  daemontest.CountsQuery,
 		"unknown": `{"query":"{ v2_bonds { id } }"}`, // forwarded: the upstream may know it
 	} {
-		want, wantBody := up.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(query))
-		got, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(query))
+		want, wantBody := up.Ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(query))
+		got, body := d.Ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(query))
 		if got.StatusCode != want.StatusCode || body != wantBody {
 			t.Errorf("%s: %s %s, want %s %s", name, got.Status, body, want.Status, wantBody)
 		}
 	}
 	for _, path := range []string{"/api/rest/health", "/graphiql"} {
-		if resp, body := d.ask(t, http.MethodGet, path, "", nil); resp.StatusCode != http.StatusOK {
+		if resp, body := d.Ask(t, http.MethodGet, path, "", nil); resp.StatusCode != http.StatusOK {
 			t.Errorf("%s: %s %s", path, resp.Status, body)
 		}
 	}
-	if _, err := os.Stat(d.replica()); err == nil {
+	if _, err := os.Stat(d.Replica()); err == nil {
 		t.Error("a proxy has made a replica")
 	}
-	if out := d.fails(t, "replica", "sync"); !strings.Contains(out, "graphql.source") {
+	if out := d.Fails(t, "replica", "sync"); !strings.Contains(out, "graphql.source") {
 		t.Error(out)
 	}
 
-	up.kill(t)
-	resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(countsQuery))
+	up.Kill(t)
+	resp, body := d.Ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(daemontest.CountsQuery))
 	if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "UPSTREAM_UNAVAILABLE") {
 		t.Errorf("without the upstream: %s %s", resp.Status, body)
 	}
-	d.awaitReadiness(t, http.StatusOK, "ok")
-	d.attests(t)
-	if out := d.fails(t, "doctor"); !regexp.MustCompile(`fail +upstream`).MatchString(out) {
+	awaitReadiness(t, d, http.StatusOK, "ok")
+	attests(t, d)
+	if out := d.Fails(t, "doctor"); !regexp.MustCompile(`fail +upstream`).MatchString(out) {
 		t.Error(out)
 	}
 }
 
 func TestDevMakesUpNoDataBesideAnUpstreams(t *testing.T) {
 	t.Parallel()
-	up := newUpstream(t, "50")
+	up := daemontest.NewUpstream(t, "50")
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "attestd", "dev", "--dir", dir, "--listen", freeAddress(t), "--transfers",
+	cmd := exec.CommandContext(t.Context(), "attestd", "dev", "--dir", dir, "--listen", daemontest.FreeAddress(t), "--transfers",
 		"500")
-	cmd.Env = append(os.Environ(), "ATTESTD_GRAPHQL_UPSTREAM="+up.url+daemon.GraphQLPath)
+	cmd.Env = append(os.Environ(), "ATTESTD_GRAPHQL_UPSTREAM="+up.URL+daemon.GraphQLPath)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -305,12 +229,12 @@ func TestDevMakesUpNoDataBesideAnUpstreams(t *testing.T) {
 	banner := bufio.NewScanner(out)
 	for banner.Scan() && !strings.Contains(banner.Text(), "explore") {
 	}
-	if !strings.Contains(banner.Text(), "with the data of "+up.url+daemon.GraphQLPath) {
+	if !strings.Contains(banner.Text(), "with the data of "+up.URL+daemon.GraphQLPath) {
 		t.Error(banner.Text())
 	}
-	d := &daemonProcess{dir: dir}
-	d.run(t, "replica", "sync")
-	if rows := d.replicaStatus(t).Rows[index.TransferType.Name]; rows != 50 {
+	d := &daemontest.Daemon{Dir: dir}
+	d.Run(t, "replica", "sync")
+	if rows := replicaStatus(t, d).Rows[index.TransferType.Name]; rows != 50 {
 		t.Errorf("%d transfers, want the 50 of the upstream", rows)
 	}
 }
@@ -362,35 +286,35 @@ func (r *recorder) count(text string) (n int) {
 
 func TestOnlyWhatTheReplicaLacksFallsBackToTheUpstream(t *testing.T) {
 	t.Parallel()
-	up := newUpstream(t, "50")
-	r := newRecorder(t, up.url)
-	d := newDaemonFolder(t)
-	d.follow(r.url)
-	d.start(t)
-	d.run(t, "replica", "sync")
+	up := daemontest.NewUpstream(t, "50")
+	r := newRecorder(t, up.URL)
+	d := daemontest.New(t)
+	follow(d, r.url)
+	d.Start(t)
+	d.Run(t, "replica", "sync")
 	const here = `{"query":"query IsHere { v2_stats_count { name value } }"}`
 	const bonds = `{"query":"query IsBonds { v2_stats_count { name value } v2_bonds { id } }"}`
-	if _, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(bonds)); !strings.Contains(body,
+	if _, body := d.Ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(bonds)); !strings.Contains(body,
 		"v2_bonds") || r.count("IsBonds") != 0 {
 		t.Errorf("without the fallback it is refused here: %s", body)
 	}
-	d.kill(t)
+	d.Kill(t)
 
-	d.configure("ATTESTD_GRAPHQL_FALLBACK=proxy")
-	d.start(t)
-	t.Cleanup(func() { d.kill(t) })
-	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "",
+	d.Configure("ATTESTD_GRAPHQL_FALLBACK=proxy")
+	d.Start(t)
+	t.Cleanup(func() { d.Kill(t) })
+	if resp, body := d.Ask(t, http.MethodPost, daemon.GraphQLPath, "",
 		strings.NewReader(here)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") ||
 		r.count("IsHere") != 0 {
 		t.Errorf("what is here is answered here: %s %s", resp.Status, body)
 	}
-	_, want := up.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(bonds))
-	if _, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(bonds)); body != want ||
+	_, want := up.Ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(bonds))
+	if _, body := d.Ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(bonds)); body != want ||
 		r.count("IsBonds") != 1 {
 		t.Errorf("what is not here is the upstream's to answer, once, and whole: %s, want %s", body, want)
 	}
-	up.kill(t)
-	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "",
+	up.Kill(t)
+	if resp, body := d.Ask(t, http.MethodPost, daemon.GraphQLPath, "",
 		strings.NewReader(here)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
 		t.Errorf("what is here does not need the upstream: %s %s", resp.Status, body)
 	}
@@ -423,5 +347,61 @@ func TestAReportSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 	if strings.ContainsAny(text.String(), "\x1b") || strings.Contains(text.String(), "0x20") ||
 		strings.Contains(text.String(), "The replica equals") {
 		t.Error(text.String())
+	}
+}
+
+// headersServer answers each request with 503, and sends a header of each request to values.
+func headersServer(t *testing.T, name string) (address string, values <-chan string) {
+	t.Helper()
+	seen := make(chan string, 1000)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen <- r.Header.Get(name)
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, seen
+}
+
+func TestHeadersGoToTheConfiguredUpstreamOnlyAndCtrlCEndsASync(t *testing.T) {
+	t.Parallel()
+	address, values := headersServer(t, "X-Api-Key")
+	other, otherValues := headersServer(t, "X-Api-Key")
+	d := daemontest.NewReplica(t, address)
+	secret := filepath.Join(d.Dir, "key")
+	if err := os.WriteFile(secret, []byte("swordfish\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.Configure("ATTESTD_GRAPHQL_UPSTREAM_HEADERS=X-Api-Key: file:" + secret)
+	for _, c := range []struct {
+		args   []string
+		values <-chan string
+		want   string
+	}{
+		{[]string{"replica", "sync"}, values, "swordfish"},
+		{[]string{"replica", "sync", "--upstream", other + daemon.GraphQLPath}, otherValues, ""},
+	} {
+		cmd := d.Command(c.args...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case got := <-c.values:
+			if got != c.want {
+				t.Errorf("%v: the header is %q, want %q", c.args, got, c.want)
+			}
+		case <-time.After(daemontest.Patience):
+			t.Error("nothing was asked")
+		}
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		err := cmd.Wait()
+		exit, failed := errors.AsType[*exec.ExitError](err)
+		if !failed || exit.ExitCode() != exitInterrupted || !strings.Contains(stderr.String(),
+			"interrupted; 0 rows are written; run the same command again to continue\n") {
+			t.Errorf("%v %s", err, stderr.String())
+		}
 	}
 }

@@ -9,21 +9,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/store/disk/disktest"
 )
 
 // If the configuration has become a FIFO, its open never returns. The daemon still attests, and SIGTERM ends it.
 func TestAReloadThatHangsDelaysNeitherAttestingNorTheEnd(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	d.start(t)
-	path := filepath.Join(d.dir, "attestd.yaml")
+	d := daemontest.New(t)
+	d.Start(t)
+	path := filepath.Join(d.Dir, "attestd.yaml")
 	rename(t, path)
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.signal(t, syscall.SIGHUP)
-	await(t, "the reload waits for the FIFO", func() (bool, string) {
+	d.Signal(t, syscall.SIGHUP)
+	daemontest.Await(t, "the reload waits for the FIFO", func() (bool, string) {
 		// A non-blocking open to write succeeds once another process opens the FIFO to read.
 		f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		if err != nil {
@@ -32,25 +33,25 @@ func TestAReloadThatHangsDelaysNeitherAttestingNorTheEnd(t *testing.T) {
 		t.Cleanup(func() { f.Close() }) // the reload reads, and does not end
 		return true, ""
 	})
-	if _, status, code := d.attestation(t); status != http.StatusOK {
+	if _, status, code := attestation(t, d); status != http.StatusOK {
 		t.Errorf("status %d, %s", status, code)
 	}
-	d.signal(t, syscall.SIGTERM)
-	if err := d.cmd.Wait(); err != nil {
-		t.Errorf("it ended with %v\n%s", err, d.log())
+	d.Signal(t, syscall.SIGTERM)
+	if err := d.Cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v\n%s", err, d.Log())
 	}
 }
 
 // A start does not wait for a policy that is a FIFO, but reports it.
 func TestAPolicyThatIsNoFileIsRefused(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	path := filepath.Join(d.dir, "policy")
+	d := daemontest.New(t)
+	path := filepath.Join(d.Dir, "policy")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.configure("ATTESTD_ATTESTATION_POLICY=" + path)
-	out, err := d.command("serve").CombinedOutput()
+	d.Configure("ATTESTD_ATTESTATION_POLICY=" + path)
+	out, err := d.Command("serve").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), path+" is p---------; set it to a regular file") {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -59,10 +60,10 @@ func TestAPolicyThatIsNoFileIsRefused(t *testing.T) {
 // A disk whose syncs do not return is a failed check of doctor, which ends.
 func TestDrillDoctorEndsOnADiskThatHangs(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	disk := d.onDisk(t)
+	d := daemontest.New(t)
+	disk := onDisk(t, d)
 	disk.Fail(disktest.Faults{SyncDelay: 10 * time.Minute})
-	out, err := d.command("doctor").CombinedOutput()
+	out, err := d.Command("doctor").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "hangs: no result of a write and its sync after") {
 		t.Errorf("%v:\n%s", err, out)
 	}

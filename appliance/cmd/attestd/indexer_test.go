@@ -15,6 +15,7 @@ import (
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance/chain/chaintest"
 	"github.com/attestd/attestd/appliance/chain/comettest"
+	"github.com/attestd/attestd/appliance/daemontest"
 )
 
 // wasmZkgm is the contract for transfers of the CosmWasm chain.
@@ -53,16 +54,16 @@ func TestChainsAreAnsweredFrom(t *testing.T) {
 	wasm := comettest.New(t, "union-1")
 	wasm.Emit(t, comettest.NewEvent("create_client", "client_id", "7", "client_type", "trusted/evm",
 		"counterparty_chain_id", "1337"))
-	d := newDaemonFolder(t)
-	d.configure("ATTESTD_GRAPHQL_SOURCE=chains", "ATTESTD_INDEXER_POLL_INTERVAL=100ms", fmt.Sprintf(
+	d := daemontest.New(t)
+	d.Configure("ATTESTD_GRAPHQL_SOURCE=chains", "ATTESTD_INDEXER_POLL_INTERVAL=100ms", fmt.Sprintf(
 		`ATTESTD_INDEXER_CHAINS=[{"id": "ethereum.1337", "rpcs": [%q], "core": %q, "zkgm": %q, "confirmations": 0},`+
 			`{"id": "union.union-1", "rpcs": [%q], "core": %q, "zkgm": %q, "confirmations": 0}]`, node.URL,
 		chaintest.Emitter, common.Address{19: 1}, wasm.URL, comettest.Core, wasmZkgm))
-	d.start(t)
-	defer func() { d.kill(t) }()
-	await(t, "the chain is indexed", func() (bool, string) {
+	d.Start(t)
+	defer func() { d.Kill(t) }()
+	daemontest.Await(t, "the chain is indexed", func() (bool, string) {
 		var s wire.IndexerStatus
-		out := d.run(t, "indexer", "status", "--output", "json")
+		out := d.Run(t, "indexer", "status", "--output", "json")
 		err := json.Unmarshal([]byte(out), &s)
 		return err == nil && len(s.Chains) == 2 && s.Chains[0].Events == 4 && s.Chains[0].Lag == 0 &&
 			s.Chains[1].Events == 1 && s.Chains[1].Lag == 0, out
@@ -74,7 +75,7 @@ func TestChainsAreAnsweredFrom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, answer := d.ask(t, http.MethodPost, "/v1/graphql", "", bytes.NewReader(query))
+	_, answer := d.Ask(t, http.MethodPost, "/v1/graphql", "", bytes.NewReader(query))
 	for _, want := range []string{
 		`"packet_hash":"0x7ff1806fe5cb3c704e9d1a4061d7cdfc67beefeaf6fe852d6ace7e8e85da8841"`, `"status":"PACKET_SEND"`,
 		`"base_token_symbol":"ugnot"`,
@@ -86,16 +87,16 @@ func TestChainsAreAnsweredFrom(t *testing.T) {
 			t.Errorf("the answer lacks %s: %s", want, answer)
 		}
 	}
-	if out := d.run(t, "indexer", "status"); !strings.Contains(out, "ethereum.1337") ||
+	if out := d.Run(t, "indexer", "status"); !strings.Contains(out, "ethereum.1337") ||
 		strings.Contains(out, "left out") {
 		t.Errorf("status:\n%s", out)
 	}
-	d.run(t, "indexer", "rescan", "--chain", "ethereum.1337", "--from", "0", "--to", "1")
-	await(t, "the rescan is over", func() (bool, string) {
-		out := d.run(t, "indexer", "status", "--output", "json")
+	d.Run(t, "indexer", "rescan", "--chain", "ethereum.1337", "--from", "0", "--to", "1")
+	daemontest.Await(t, "the rescan is over", func() (bool, string) {
+		out := d.Run(t, "indexer", "status", "--output", "json")
 		return !strings.Contains(out, `"rescan"`), out
 	})
-	out := d.run(t, "doctor", "--output", "json")
+	out := d.Run(t, "doctor", "--output", "json")
 	for _, want := range []string{"ethereum.1337: indexed to block 1, 0 blocks behind the head; 4 events",
 		"union.union-1: indexed to block 2, 0 blocks behind the head; 1 events"} {
 		if !strings.Contains(out, want) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/daemontest"
 )
 
 const attestedABI = `[
@@ -83,14 +84,14 @@ func (a *attestedContract) asks(t *testing.T, function string, arguments ...any)
 // The contract in docs/integrating.md accepts the signatures of a real appliance, and refuses all others.
 func TestIntegratorsContractAcceptsTheAppliancesAttestations(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	d.start(t)
-	t.Cleanup(func() { d.kill(t) })
+	d := daemontest.New(t)
+	d.Start(t)
+	t.Cleanup(func() { d.Kill(t) })
 	request := appliance.Request{
 		UnspendableAddress: appliance.Address(common.HexToAddress(unspendableExample)),
 		Beneficiary:        appliance.Address(common.HexToAddress(beneficiaryExample)),
 	}
-	c, err := client.New(d.url, d.token, client.Options{})
+	c, err := client.New(d.URL, d.Token, client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/attestd/attestd/api/graphql/clienttest"
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/daemontest"
 )
 
 // nodeTypes declares what the programs use of Node.js.
@@ -167,10 +168,10 @@ const (
 // deadline, and refuse another attestor's signature.
 func TestIntegratorsExamplesWork(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	d.run(t, "replica", "generate", "--transfers", "10")
-	d.start(t)
-	t.Cleanup(func() { d.kill(t) })
+	d := daemontest.New(t)
+	d.Run(t, "replica", "generate", "--transfers", "10")
+	d.Start(t)
+	t.Cleanup(func() { d.Kill(t) })
 	attestor := attestorOf(t, d)
 	trusted := []string{"ATTESTOR_PUBLIC_KEY=" + attestor.PublicKey,
 		"ATTESTOR_ADDRESS=" + attestor.SignerAddress.String()}
@@ -187,12 +188,12 @@ func TestIntegratorsExamplesWork(t *testing.T) {
 				requests int
 			}{
 				{"it gets through failures", []http.HandlerFunc{breaks, refuses(429, "rate_limited", "1"),
-					refuses(503, "overloaded", "1")}, d.token, trusted, "", 4},
+					refuses(503, "overloaded", "1")}, d.Token, trusted, "", 4},
 				{"it waits no longer than its deadline", []http.HandlerFunc{refuses(503, "overloaded", "86400")},
-					d.token, trusted, "overloaded", 1},
+					d.Token, trusted, "overloaded", 1},
 				{"it repeats nothing that is refused", nil, "ak_none", trusted, "invalid_api_key", 1},
 				{
-					"it trusts no other attestor", nil, d.token,
+					"it trusts no other attestor", nil, d.Token,
 					[]string{"ATTESTOR_PUBLIC_KEY=" + otherPublicKey, "ATTESTOR_ADDRESS=" + otherAddress},
 					"do not use it", 1,
 				},
@@ -200,7 +201,7 @@ func TestIntegratorsExamplesWork(t *testing.T) {
 				t.Run(c.name, func(t *testing.T) {
 					t.Parallel()
 					f, id := &front{first: c.first}, strings.ReplaceAll(language+" "+c.name, " ", "-")
-					environ := append([]string{"ATTESTD_URL=" + f.serve(t, d.url), "ATTESTD_API_KEY=" + c.apiKey},
+					environ := append([]string{"ATTESTD_URL=" + f.serve(t, d.URL), "ATTESTD_API_KEY=" + c.apiKey},
 						c.trusts...)
 					out, complaint, err := integrate(t, command, id, environ)
 					if (err != nil) != (c.fails != "") || !strings.Contains(complaint, c.fails) {
@@ -251,9 +252,9 @@ func checkIntegrated(t *testing.T, out []byte, signer appliance.Address) {
 	}
 }
 
-func attestorOf(t *testing.T, d *daemonProcess) wire.Attestor {
+func attestorOf(t *testing.T, d *daemontest.Daemon) wire.Attestor {
 	t.Helper()
-	c, err := client.New(d.url, "", client.Options{})
+	c, err := client.New(d.URL, "", client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/daemontest"
 )
 
 func TestAnInterruptedCopySaysWhatItHasKept(t *testing.T) {
@@ -91,7 +92,7 @@ func TestCtrlCEndsWhatTakesLong(t *testing.T) {
 			}
 			select {
 			case <-asked:
-			case <-time.After(patience):
+			case <-time.After(daemontest.Patience):
 				t.Error("the daemon was asked for nothing")
 			}
 			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
@@ -54,21 +55,21 @@ CK_RV C_GetFunctionList(CK_FUNCTION_LIST_PTR_PTR list) {
 
 func TestDoctorNeverTriesThePINAtItsLastTry(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	d.write(t, "pin", "wrong\n")
+	d := daemontest.New(t)
+	d.Write(t, "pin", "wrong\n")
 	module, logins := buildLastTry(t), filepath.Join(t.TempDir(), "logins")
 	softHSM, err := softhsm.Module()
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := os.ReadFile(filepath.Join(d.dir, "attestd.yaml"))
+	config, err := os.ReadFile(filepath.Join(d.Dir, "attestd.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.write(t, "attestd.yaml", strings.Replace(string(config), softHSM, module, 1))
+	d.Write(t, "attestd.yaml", strings.Replace(string(config), softHSM, module, 1))
 
 	for _, command := range []string{"doctor", "hsm status", "serve"} {
-		cmd := d.command(strings.Fields(command)...)
+		cmd := d.Command(strings.Fields(command)...)
 		cmd.Env = append(cmd.Env, "LOGINS="+logins, "SOFTHSM="+softHSM)
 		out, err := cmd.CombinedOutput()
 		if err == nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,42 +11,10 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
-	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/appliance/journal"
-	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/hsmtest"
-	"github.com/attestd/attestd/hsm/softhsm"
 )
-
-// logKeyInHSM generates a log key in the token, and continues the log with it. The returned faults affect only that
-// key.
-func (d *daemonProcess) logKeyInHSM(t testing.TB) *hsmtest.Faults {
-	t.Helper()
-	var made hsm.KeyInfo
-	if err := json.Unmarshal([]byte(
-		d.run(t, "hsm", "keygen", "--label", "log", "--algorithm", "ed25519", "--output", "json")), &made); err != nil {
-		t.Fatal(err)
-	}
-	source := config.Source{File: filepath.Join(d.dir, "attestd.yaml")}
-	c, err := source.Load(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	uri, err := hsm.ParseURI(c.TokenURIs()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	module, err := softhsm.Module()
-	if err != nil {
-		t.Fatal(err)
-	}
-	faults := hsmtest.NewFaults(t, module)
-	d.workerUses(faults.Module)
-	uri.Object, uri.ID, uri.ModulePath = made.Label, nil, faults.Module
-	d.configure("ATTESTD_JOURNAL_KEY=" + uri.String())
-	d.run(t, "log", "rotate-key", "--reason", "the log key moves into the HSM")
-	return faults
-}
 
 // While the HSM does not sign, reads are answered and attestations are refused. Attesting then continues without a
 // restart.
@@ -65,32 +32,32 @@ func TestALogKeyWhoseHSMIsAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := newDaemonFolder(t)
-			d.configure("ATTESTD_SERVER_REQUEST_TIMEOUT=1s")
-			faults := d.logKeyInHSM(t)
-			d.start(t)
-			defer d.kill(t)
-			made, status, code := d.attestation(t)
+			d := daemontest.New(t)
+			d.Configure("ATTESTD_SERVER_REQUEST_TIMEOUT=1s")
+			faults := d.LogKeyInHSM(t)
+			d.Start(t)
+			defer d.Kill(t)
+			made, status, code := attestation(t, d)
 			if status != http.StatusOK {
-				t.Fatalf("status %d, code %q\n%s", status, code, d.log())
+				t.Fatalf("status %d, code %q\n%s", status, code, d.Log())
 			}
 			back := away(faults)
 			for range 2 {
-				_, status, code := d.attestation(t)
+				_, status, code := attestation(t, d)
 				if status != http.StatusServiceUnavailable || code != string(appliance.CodeJournalUnavailable) &&
 					code != string(appliance.CodeTimeout) {
 					t.Errorf("status %d, code %q, want 503 %s or %s", status, code, appliance.CodeJournalUnavailable,
 						appliance.CodeTimeout)
 				}
-				d.reads(t, made)
+				readsBack(t, d, made)
 			}
 			back()
-			await(t, "it attests again", func() (bool, string) {
-				_, status, code := d.attestation(t)
+			daemontest.Await(t, "it attests again", func() (bool, string) {
+				_, status, code := attestation(t, d)
 				return status == http.StatusOK, code
 			})
-			d.awaitReadiness(t, http.StatusOK, "ok")
-			if out := d.run(t, "log", "verify"); !strings.Contains(out, "Journal integrity: verified") {
+			awaitReadiness(t, d, http.StatusOK, "ok")
+			if out := d.Run(t, "log", "verify"); !strings.Contains(out, "Journal integrity: verified") {
 				t.Error(out)
 			}
 		})
@@ -100,18 +67,18 @@ func TestALogKeyWhoseHSMIsAway(t *testing.T) {
 // While the token's server is down, /readyz fails.
 func TestReadinessFailsWithoutTheLogKey(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	faults := d.logKeyInHSM(t)
-	d.start(t)
-	defer d.kill(t)
+	d := daemontest.New(t)
+	faults := d.LogKeyInHSM(t)
+	d.Start(t)
+	defer d.Kill(t)
 	faults.Down(pkcs11.CKR_DEVICE_ERROR)
-	await(t, "/readyz fails with the journal", func() (bool, string) {
-		resp, body := d.ask(t, http.MethodGet, "/readyz", "", nil)
+	daemontest.Await(t, "/readyz fails with the journal", func() (bool, string) {
+		resp, body := d.Ask(t, http.MethodGet, "/readyz", "", nil)
 		return resp.StatusCode == http.StatusServiceUnavailable && strings.Contains(body, "journal"), resp.Status + body
 	})
 	faults.Up()
-	await(t, "/readyz succeeds", func() (bool, string) {
-		resp, body := d.ask(t, http.MethodGet, "/readyz", "", nil)
+	daemontest.Await(t, "/readyz succeeds", func() (bool, string) {
+		resp, body := d.Ask(t, http.MethodGet, "/readyz", "", nil)
 		return resp.StatusCode == http.StatusOK, resp.Status + body
 	})
 }
@@ -120,9 +87,9 @@ func TestReadinessFailsWithoutTheLogKey(t *testing.T) {
 // keys.
 func TestACopyOfTheDataSignsNoCheckpoint(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	d.logKeyInHSM(t)
-	dir := filepath.Join(d.dir, "data")
+	d := daemontest.New(t)
+	d.LogKeyInHSM(t)
+	dir := filepath.Join(d.Dir, "data")
 	text, err := os.ReadFile(filepath.Join(dir, archive.LogKeyFile))
 	if err != nil {
 		t.Fatal(err)
@@ -131,8 +98,8 @@ func TestACopyOfTheDataSignsNoCheckpoint(t *testing.T) {
 	if err != nil || key.IsFile() || key.Signer != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
-	d.environ = nil // without journal.key
-	if out, err := d.command("key", "create", "--name", "a").CombinedOutput(); err == nil ||
+	d.Environ = nil // without journal.key
+	if out, err := d.Command("key", "create", "--name", "a").CombinedOutput(); err == nil ||
 		!strings.Contains(string(out), "whose secret is in an HSM") {
 		t.Errorf("key create: %s, %v", out, err)
 	}

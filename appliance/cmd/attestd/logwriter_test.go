@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/attestd/attestd/appliance/daemontest"
 )
 
 // writes remembers each write.
@@ -146,14 +148,14 @@ func TestAFullPipeHoldsUpNothing(t *testing.T) {
 }
 
 // stderrOf starts the daemon with that standard error, and kills it when the test ends.
-func (d *daemonProcess) stderrOf(t *testing.T, stderr *os.File) {
+func stderrOf(t *testing.T, d *daemontest.Daemon, stderr *os.File) {
 	t.Helper()
-	d.cmd = d.command("serve")
-	d.cmd.Stderr = stderr
-	if err := d.cmd.Start(); err != nil {
+	d.Cmd = d.Command("serve")
+	d.Cmd.Stderr = stderr
+	if err := d.Cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = d.cmd.Process.Kill(); _ = d.cmd.Wait() })
+	t.Cleanup(d.End)
 }
 
 // If the reader of the daemon's standard error stalls or ends, the daemon still attests, and SIGTERM ends it with
@@ -168,35 +170,35 @@ func TestAttestingNeedsNoReaderOfTheLog(t *testing.T) {
 		"the reader ends":  {before: func(*testing.T, *os.File, *os.File) {}, after: (*os.File).Close},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDaemonFolder(t)
+			d := daemontest.New(t)
 			t.Parallel()
 			r, w, err := os.Pipe()
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer r.Close()
-			d.configure("ATTESTD_LOG_LEVEL=debug") // each request is a line
+			d.Configure("ATTESTD_LOG_LEVEL=debug") // each request is a line
 			read.before(t, r, w)
-			d.stderrOf(t, w)
+			stderrOf(t, d, w)
 			w.Close()
-			await(t, "it attests", func() (bool, string) {
-				if err := waitReady(d.dir + "/admin.sock"); err != nil {
+			daemontest.Await(t, "it attests", func() (bool, string) {
+				if err := daemontest.WaitReady(d.Dir + "/admin.sock"); err != nil {
 					return false, err.Error()
 				}
-				_, status, code := d.attestation(t)
+				_, status, code := attestation(t, d)
 				return status == 200, code
 			})
 			if err := read.after(r); err != nil {
 				t.Fatal(err)
 			}
 			for range 50 {
-				if _, status, code := d.attestation(t); status != 200 {
+				if _, status, code := attestation(t, d); status != 200 {
 					t.Fatalf("status %d, %s", status, code)
 				}
 			}
-			d.signal(t, syscall.SIGHUP) // the reload's result is a line that may not be late
-			d.signal(t, syscall.SIGTERM)
-			if err := d.cmd.Wait(); err != nil {
+			d.Signal(t, syscall.SIGHUP) // the reload's result is a line that may not be late
+			d.Signal(t, syscall.SIGTERM)
+			if err := d.Cmd.Wait(); err != nil {
 				t.Errorf("it ended with %v", err)
 			}
 		})

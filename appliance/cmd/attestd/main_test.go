@@ -12,8 +12,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math/big"
-	mathrand "math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,7 +19,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -29,17 +26,14 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemontest"
+	"github.com/attestd/attestd/appliance/sinks"
+	"github.com/attestd/attestd/hsm"
 	"github.com/attestd/attestd/hsm/softhsm"
 	"github.com/attestd/attestd/hsm/worker"
 )
 
-// patience bounds every wait. Only a hang reaches it, however slow and busy the machine is.
-const patience = 3 * time.Minute
-
-func TestMain(m *testing.M) {
-	worker.Main() // for tests that run a daemon in this process
-	testscript.Main(withSharedDir{m}, map[string]func(){"attestd": attestd, "thief": thief})
-}
+func TestMain(m *testing.M) { daemontest.Main(m, map[string]func(){"attestd": attestd}) }
 
 // attestd is the program with fast encryption by passphrases: 256 MiB of scrypt take many seconds with the race
 // detector.
@@ -48,24 +42,8 @@ func attestd() {
 	os.Exit(runHere(terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ(), passphraseWork: 10}))
 }
 
-// sharedDir holds what several tests use. It is removed after the last one.
-var sharedDir string
-
-// withSharedDir runs the tests of this package.
-type withSharedDir struct{ *testing.M }
-
-func (w withSharedDir) Run() int {
-	dir, err := os.MkdirTemp("", "attestd-test")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(dir)
-	sharedDir = dir
-	if err := leaveDetectorOut(); err != nil {
-		panic(err)
-	}
-	return w.M.Run()
-}
+// racedScripts are the scripts whose daemons have the race detector.
+var racedScripts = []string{"approvals", "events", "reload", "upstream"}
 
 // Each script is a session at a terminal: see testdata/script.
 func TestCommands(t *testing.T) {
@@ -85,14 +63,14 @@ func scripts(t *testing.T) testscript.Params {
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
 			if script := strings.TrimPrefix(filepath.Base(e.WorkDir), "script-"); slices.Contains(racedScripts, script) {
-				e.Setenv("PATH", filepath.Dir(raced)+string(filepath.ListSeparator)+e.Getenv("PATH"))
+				e.Setenv("PATH", filepath.Dir(daemontest.Raced(t))+string(filepath.ListSeparator)+e.Getenv("PATH"))
 			}
 			e.Defer(func() { eventsDescribed(t, e.WorkDir) })
 			module, err := softhsm.Module()
 			e.Setenv("MODULE", module)
 			e.Setenv("GORACE", os.Getenv("GORACE"))
-			e.Setenv("LISTEN", freeAddress(t))
-			e.Setenv("LISTEN2", freeAddress(t))
+			e.Setenv("LISTEN", daemontest.FreeAddress(t))
+			e.Setenv("LISTEN2", daemontest.FreeAddress(t))
 			return err
 		},
 		Condition: func(condition string) (bool, error) {
@@ -115,49 +93,12 @@ func scripts(t *testing.T) testscript.Params {
 	}
 }
 
-// freeAddress returns an address without a listener. It returns each address once. Its port is below the ephemeral
-// range, so that no connection and no listener of port 0 takes the port first.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	const first, last = 10_000, 32_000 // Linux assigns 32768 and up
-	for range 100 {
-		address := fmt.Sprintf("127.0.0.1:%d", first+mathrand.N(last-first))
-		if _, given := givenAddresses.LoadOrStore(address, true); given {
-			continue
-		}
-		if l, err := net.Listen("tcp", address); err == nil {
-			defer l.Close()
-			return address
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
-}
-
-var givenAddresses sync.Map // by freeAddress: their users may not listen yet
-
 // ready SOCKET waits until a daemon answers there.
 func ready(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 1 {
 		ts.Fatalf("usage: ready SOCKET")
 	}
-	ts.Check(waitReady(ts.MkAbs(args[0])))
-}
-
-// waitReady waits until a daemon answers on the admin socket.
-func waitReady(socket string) error {
-	daemon := client.NewAdmin(socket)
-	defer daemon.Close()
-	for deadline := time.Now().Add(patience); ; {
-		_, err := daemon.Status(context.Background())
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, client.ErrNotRunning) || time.Now().After(deadline) {
-			return fmt.Errorf("the daemon at %s is not ready: %w", socket, err)
-		}
-		time.Sleep(10 * time.Millisecond) // between two polls: the socket's creation can only be polled
-	}
+	ts.Check(daemontest.WaitReady(ts.MkAbs(args[0])))
 }
 
 // replace FILE OLD NEW changes a text in a file. In NEW, \n is a new line.
@@ -182,7 +123,7 @@ func refused(ts *testscript.TestScript, negated bool, args []string) {
 	}
 	c, err := client.New(ts.Getenv("ATTESTD_URL"), strings.TrimSpace(ts.ReadFile(args[0])), client.Options{})
 	ts.Check(err)
-	_, err = c.Attest(context.Background(), randomRequest(), client.AttestOptions{})
+	_, err = c.Attest(context.Background(), daemontest.RandomRequest(), client.AttestOptions{})
 	if string(client.CodeOf(err)) != args[1] {
 		ts.Fatalf("an attestation: %v, want code %s", err, args[1])
 	}
@@ -312,4 +253,56 @@ func verifierKey(ts *testscript.TestScript, negated bool, args []string) {
 	ts.Check(err)
 	ts.Setenv("VKEY", attestor.Log.VerifierKey)
 	ts.Setenv("SIGNER", attestor.SignerAddress.String())
+}
+
+// shipped SOCKET SINK… waits until the sinks have all records.
+func waitSink(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) < 2 {
+		ts.Fatalf("usage: shipped SOCKET SINK...")
+	}
+	admin := client.NewAdmin(ts.MkAbs(args[0]))
+	defer admin.Close()
+	ts.Check(daemontest.AwaitSinks(admin, args[1:]...))
+}
+
+// failing SOCKET SINK waits until the sink reports a failure.
+func failingSink(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) != 2 {
+		ts.Fatalf("usage: failing SOCKET SINK")
+	}
+	admin := client.NewAdmin(ts.MkAbs(args[0]))
+	defer admin.Close()
+	for deadline := time.Now().Add(daemontest.Patience); ; time.Sleep(20 * time.Millisecond) { // between two polls
+		all, err := admin.Sinks(context.Background())
+		ts.Check(err)
+		if slices.ContainsFunc(all, func(s sinks.Status) bool { return s.Name == args[1] && s.Failing != "" }) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("%+v", all)
+		}
+	}
+}
+
+// tokens SOCKET STATE… waits until the daemon's tokens have these states, in their order.
+func tokenStates(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) < 3 {
+		ts.Fatalf("usage: tokens SOCKET STATE STATE...")
+	}
+	daemon := client.NewAdmin(ts.MkAbs(args[0]))
+	defer daemon.Close()
+	for deadline := time.Now().Add(daemontest.Patience); ; time.Sleep(50 * time.Millisecond) { // between two polls
+		var status hsm.Status
+		ts.Check(daemon.HSMStatus(context.Background(), &status))
+		var states []string
+		for _, token := range status.Tokens {
+			states = append(states, token.State)
+		}
+		if slices.Equal(states, args[1:]) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("the tokens are %q", states)
+		}
+	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/chain/chaintest"
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/appliance/health"
 )
 
@@ -73,9 +74,9 @@ func (w *willing) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 }
 
 // overviewOf returns a function that reads the console's Overview as a signed-in viewer.
-func overviewOf(t *testing.T, d *daemonProcess, console string) func() string {
+func overviewOf(t *testing.T, d *daemontest.Daemon, console string) func() string {
 	t.Helper()
-	link := strings.Fields(d.run(t, "console", "--role", "viewer"))[0]
+	link := strings.Fields(d.Run(t, "console", "--role", "viewer"))[0]
 	jar, err := cookiejar.New(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -105,25 +106,25 @@ func overviewOf(t *testing.T, d *daemonProcess, console string) func() string {
 // and its remedy, and none of them after it works again.
 func TestAFailingPartIsSeenInEachPlaceUntilItWorks(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	console, metrics, sink := freeAddress(t), freeAddress(t), freeAddress(t)
+	d := daemontest.New(t)
+	console, metrics, sink := daemontest.FreeAddress(t), daemontest.FreeAddress(t), daemontest.FreeAddress(t)
 	node := chaintest.New(t)
 	rpc := chaintest.NewProxy(t, node.URL)
 	witness := newWilling(t)
 	witness.away.Store(true)
 	rpc.Answer(func(chaintest.Request) *chaintest.Reply { return &chaintest.Reply{Status: http.StatusBadGateway} })
-	policy := filepath.Join(d.dir, "policy")
+	policy := filepath.Join(d.Dir, "policy")
 	if err := os.WriteFile(policy, []byte(witness.policy()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.configure("ATTESTD_CONSOLE_LISTEN="+console, "ATTESTD_METRICS_LISTEN="+metrics,
+	d.Configure("ATTESTD_CONSOLE_LISTEN="+console, "ATTESTD_METRICS_LISTEN="+metrics,
 		fmt.Sprintf(`ATTESTD_AUDIT_SINKS=[{"name": "siem", "type": "syslog", "url": "tcp://%s", "interval": "100ms"}]`,
 			sink),
 		fmt.Sprintf(`ATTESTD_CHAIN_CONTRACTS=[{"name": "usdc", "rpc": [%q], "address": %q, "confirmations": 0}]`,
 			rpc.URL, chaintest.Contract),
 		"ATTESTD_CHAIN_POLL_INTERVAL=100ms", "ATTESTD_JOURNAL_WITNESSES="+policy, "ATTESTD_JOURNAL_WITNESS_INTERVAL=1s")
-	d.start(t)
-	defer d.kill(t)
+	d.Start(t)
+	defer d.Kill(t)
 	overview := overviewOf(t, d, console)
 
 	parts := []struct {
@@ -132,7 +133,7 @@ func TestAFailingPartIsSeenInEachPlaceUntilItWorks(t *testing.T) {
 	}{
 		{"sinks", sink, func() { listenSyslog(t, sink) }},
 		{"chain", rpc.URL, func() {
-			signer, err := appliance.ParseAddress(d.address(t))
+			signer, err := appliance.ParseAddress(d.Address(t))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -142,11 +143,11 @@ func TestAFailingPartIsSeenInEachPlaceUntilItWorks(t *testing.T) {
 		{"witnesses", witness.url, func() { witness.away.Store(false) }},
 	}
 	seen := func(check, object string) (places map[string]bool, all string) {
-		status, doctor := d.output(t, "status"), d.output(t, "doctor")
+		status, doctor := output(t, d, "status"), output(t, d, "doctor")
 		page := overview()
-		_, scraped := (&daemonProcess{url: "http://" + metrics}).ask(t, http.MethodGet, "/metrics", "", nil)
+		_, scraped := (&daemontest.Daemon{URL: "http://" + metrics}).Ask(t, http.MethodGet, "/metrics", "", nil)
 		var s wire.Status
-		if err := json.Unmarshal([]byte(d.output(t, "status", "--output", "json")), &s); err != nil {
+		if err := json.Unmarshal([]byte(output(t, d, "status", "--output", "json")), &s); err != nil {
 			t.Fatal(err)
 		}
 		faults := health.Faults(health.Of(s.Checks, check))
@@ -163,7 +164,7 @@ func TestAFailingPartIsSeenInEachPlaceUntilItWorks(t *testing.T) {
 	}
 	agree := func(check, object string, failing bool) {
 		t.Helper()
-		await(t, fmt.Sprintf("%s failing: %t", check, failing), func() (bool, string) {
+		daemontest.Await(t, fmt.Sprintf("%s failing: %t", check, failing), func() (bool, string) {
 			places, all := seen(check, object)
 			for _, is := range places {
 				if is != failing {
@@ -211,8 +212,8 @@ func listenSyslog(t *testing.T, address string) {
 }
 
 // output runs a command that may fail, and returns its standard output.
-func (d *daemonProcess) output(t *testing.T, args ...string) string {
+func output(t *testing.T, d *daemontest.Daemon, args ...string) string {
 	t.Helper()
-	out, _ := d.command(args...).Output()
+	out, _ := d.Command(args...).Output()
 	return string(out)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/attestd/attestd/api/graphql/clienttest"
+	"github.com/attestd/attestd/appliance/daemontest"
 )
 
 // A page of another origin can read the reason of a refusal, in a real browser. The script describes the steps.
@@ -21,10 +22,10 @@ func TestAPageOfAnotherOriginReadsRefusals(t *testing.T) {
 		_, _ = w.Write([]byte("<title>another origin</title>"))
 	}))
 	defer page.Close()
-	d := newDaemonFolder(t)
-	d.configure("ATTESTD_GRAPHQL_REQUIRE_KEY=true", "ATTESTD_LIMITS_GRAPHQL_RATE=2/m",
+	d := daemontest.New(t)
+	d.Configure("ATTESTD_GRAPHQL_REQUIRE_KEY=true", "ATTESTD_LIMITS_GRAPHQL_RATE=2/m",
 		"ATTESTD_SERVER_ORIGINS="+page.URL)
-	d.start(t)
-	defer d.kill(t)
-	clienttest.Node(t, script, page.URL, d.url, d.token)
+	d.Start(t)
+	defer d.Kill(t)
+	clienttest.Node(t, script, page.URL, d.URL, d.Token)
 }

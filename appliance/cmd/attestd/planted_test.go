@@ -10,6 +10,7 @@ import (
 
 	"github.com/attestd/attestd/appliance/archive"
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/daemontest"
 )
 
 // The service's user may put any file into its folders. Root's commands there must do no more than that user could.
@@ -73,7 +74,7 @@ func TestRootFollowsNoLinkThatTheServicesUserPlanted(t *testing.T) {
 
 // planted is an appliance whose data and backups belong to a user, and a folder that belongs to root.
 type planted struct {
-	*daemonProcess
+	*daemontest.Daemon
 	roots, secret, backups, good string
 }
 
@@ -81,10 +82,10 @@ const servicesUser = 65534 // the uid of nobody
 
 func newPlanted(t *testing.T) planted {
 	t.Helper()
-	d := newDaemonFolder(t)
-	p := planted{d, filepath.Join(d.dir, "roots"), filepath.Join(d.dir, "roots", "secret"),
-		filepath.Join(d.dir, "backups"), filepath.Join(d.dir, "good.tar.zst")}
-	d.run(t, "backup", p.good)
+	d := daemontest.New(t)
+	p := planted{d, filepath.Join(d.Dir, "roots"), filepath.Join(d.Dir, "roots", "secret"),
+		filepath.Join(d.Dir, "backups"), filepath.Join(d.Dir, "good.tar.zst")}
+	d.Run(t, "backup", p.good)
 	for _, dir := range []string{p.roots, p.backups} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
@@ -95,9 +96,9 @@ func newPlanted(t *testing.T) planted {
 	}
 	open := "a=$0; while [ $a != / ]; do chmod a+x $a; a=$(dirname $a); done" // the user must reach its folders
 	for _, args := range [][]string{
-		{"chown", "-R", fmt.Sprint(servicesUser), filepath.Join(d.dir, "data"), p.backups,
-			filepath.Join(d.dir, "tokens"), filepath.Join(d.dir, "pin")},
-		{"sh", "-c", open, d.dir},
+		{"chown", "-R", fmt.Sprint(servicesUser), filepath.Join(d.Dir, "data"), p.backups,
+			filepath.Join(d.Dir, "tokens"), filepath.Join(d.Dir, "pin")},
+		{"sh", "-c", open, d.Dir},
 	} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v: %s", args, err, out)
@@ -106,7 +107,7 @@ func newPlanted(t *testing.T) planted {
 	return p
 }
 
-func (p planted) data(name string) string { return filepath.Join(p.dir, "data", name) }
+func (p planted) data(name string) string { return filepath.Join(p.Dir, "data", name) }
 
 func (p planted) link(t *testing.T, to, at string) {
 	t.Helper()
@@ -118,14 +119,14 @@ func (p planted) link(t *testing.T, to, at string) {
 // types runs a command as root, and checks that its output does not contain the secret.
 func (p planted) types(t *testing.T, args []string) error {
 	t.Helper()
-	places := map[string]string{"BACKUPS": p.backups, "ROOTS": filepath.Join(p.dir, "new.tar.zst"), "GOOD": p.good,
-		"ROWS": filepath.Join(p.dir, "rows"), "DATA/export": p.data("export")}
+	places := map[string]string{"BACKUPS": p.backups, "ROOTS": filepath.Join(p.Dir, "new.tar.zst"), "GOOD": p.good,
+		"ROWS": filepath.Join(p.Dir, "rows"), "DATA/export": p.data("export")}
 	for i, arg := range args {
 		if place, found := places[arg]; found {
 			args[i] = place
 		}
 	}
-	out, err := p.command(args...).CombinedOutput()
+	out, err := p.Command(args...).CombinedOutput()
 	t.Logf("attestd %v: %v\n%s", args, err, out)
 	if bytes.Contains(out, []byte("root's own")) {
 		t.Errorf("%v shows the secret:\n%s", args, out)

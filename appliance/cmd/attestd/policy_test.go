@@ -9,6 +9,7 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/policy"
 )
@@ -92,18 +93,18 @@ func TestTheCommandsOfThePolicyAreTyped(t *testing.T) {
 
 // The metrics of docs/policy.md: attestations for a second beneficiary, refusals by code, and a pause.
 func TestTheMetricsOfThePolicy(t *testing.T) {
-	d := newDaemonFolder(t)
+	d := daemontest.New(t)
 	t.Parallel()
-	metrics, denied := freeAddress(t), randomRequest()
-	d.write(t, "policy.yaml", "deny: { beneficiary: [\""+denied.Beneficiary.String()+"\"] }\n")
-	d.configure("ATTESTD_METRICS_LISTEN="+metrics, "ATTESTD_ATTESTATION_POLICY="+filepath.Join(d.dir, "policy.yaml"))
-	d.start(t)
-	defer d.kill(t)
-	c, err := client.New(d.url, d.token, client.Options{})
+	metrics, denied := daemontest.FreeAddress(t), daemontest.RandomRequest()
+	d.Write(t, "policy.yaml", "deny: { beneficiary: [\""+denied.Beneficiary.String()+"\"] }\n")
+	d.Configure("ATTESTD_METRICS_LISTEN="+metrics, "ATTESTD_ATTESTATION_POLICY="+filepath.Join(d.Dir, "policy.yaml"))
+	d.Start(t)
+	defer d.Kill(t)
+	c, err := client.New(d.URL, d.Token, client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	second := randomRequest()
+	second := daemontest.RandomRequest()
 	for _, beneficiary := range []appliance.Address{{1}, {2}, denied.Beneficiary} {
 		second.Beneficiary = beneficiary
 		_, err := c.Attest(t.Context(), second, client.AttestOptions{})
@@ -113,6 +114,6 @@ func TestTheMetricsOfThePolicy(t *testing.T) {
 	}
 	checkMetrics(t, metrics, "attestd_second_beneficiaries_total 1", "attestd_paused 0",
 		`attestd_problems_total{code="policy_deny"} 1`)
-	d.run(t, "pause", "--reason", "a test")
+	d.Run(t, "pause", "--reason", "a test")
 	checkMetrics(t, metrics, "attestd_paused 1")
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/attestd/attestd/api/graphql"
 	"github.com/attestd/attestd/appliance/chain/chaintest"
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower/followertest"
 	"github.com/attestd/attestd/appliance/index/indexer"
@@ -62,56 +63,56 @@ func TestTheCommandsOfProofs(t *testing.T) {
 	if _, err := idx.Write(t.Context(), index.Batch{Rows: []index.Row{honest, forged}}); err != nil {
 		t.Fatal(err)
 	}
-	d := newDaemonFolder(t)
-	d.configure("ATTESTD_GRAPHQL_UPSTREAM="+followertest.Serve(t, graphql.Options{Index: idx}),
+	d := daemontest.New(t)
+	d.Configure("ATTESTD_GRAPHQL_UPSTREAM="+followertest.Serve(t, graphql.Options{Index: idx}),
 		"ATTESTD_GRAPHQL_VERIFY=chain", "ATTESTD_GRAPHQL_POLL_INTERVAL=100ms",
 		`ATTESTD_INDEXER_CHAINS=[{"id": "ethereum.1", "rpcs": ["`+node.URL+`"], "core": "`+chaintest.Emitter.String()+
 			`", "confirmations": 0}]`)
-	d.start(t)
-	await(t, "one packet is served, and one is quarantined", func() (bool, string) {
-		out := d.run(t, "replica", "status", "--output", "json")
+	d.Start(t)
+	daemontest.Await(t, "one packet is served, and one is quarantined", func() (bool, string) {
+		out := d.Run(t, "replica", "status", "--output", "json")
 		var s struct {
 			Rows       map[string]int
 			Unverified int
 		}
 		return json.Unmarshal([]byte(out), &s) == nil && s.Rows["packet"] == 1 && s.Unverified == 1, out
 	})
-	if out := d.fails(t, "replica", "verify"); !strings.Contains(out,
+	if out := d.Fails(t, "replica", "verify"); !strings.Contains(out,
 		"its chain does not confirm it: the core contract of ethereum.1 does not know it in block 1") {
 		t.Errorf("replica verify:\n%s", out)
 	}
-	if out := d.fails(t, "replica", "proof", forged.Key()); !strings.Contains(out, "the replica does not have packet") {
+	if out := d.Fails(t, "replica", "proof", forged.Key()); !strings.Contains(out, "the replica does not have packet") {
 		t.Errorf("the proof of the forged packet:\n%s", out)
 	}
 	typeProofs(t, d)
-	d.kill(t)
+	d.Kill(t)
 	typeProofs(t, d)
-	file := filepath.Join(d.dir, "packet.json")
-	if out := d.fails(t, "verify", "packet", file); !strings.Contains(out, "NOT PROVEN") {
+	file := filepath.Join(d.Dir, "packet.json")
+	if out := d.Fails(t, "verify", "packet", file); !strings.Contains(out, "NOT PROVEN") {
 		t.Errorf("without a block's hash:\n%s", out)
 	}
-	if out := d.fails(t, "verify", "packet", file, "--block-hash", common.Hash{5}.String()); !strings.Contains(out,
+	if out := d.Fails(t, "verify", "packet", file, "--block-hash", common.Hash{5}.String()); !strings.Contains(out,
 		"BAD: wrong block hash: the proof is about block 0x") {
 		t.Errorf("with another block's hash:\n%s", out)
 	}
-	if out := d.fails(t, "verify", "packet", file, "--core", common.Address{5}.String()); !strings.Contains(out,
+	if out := d.Fails(t, "verify", "packet", file, "--core", common.Address{5}.String()); !strings.Contains(out,
 		"BAD: wrong contract") {
 		t.Errorf("with another contract:\n%s", out)
 	}
-	if out := d.fails(t, "replica", "verify", "--from", "5"); !strings.Contains(out, "--from needs --chain") {
+	if out := d.Fails(t, "replica", "verify", "--from", "5"); !strings.Contains(out, "--from needs --chain") {
 		t.Errorf("--from without --chain:\n%s", out)
 	}
 }
 
 // typeProofs types the commands of docs/proofs.md. The elided block hash is taken from the proof.
-func typeProofs(t *testing.T, d *daemonProcess) {
+func typeProofs(t *testing.T, d *daemontest.Daemon) {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/proofs.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	said := ""
-	file := filepath.Join(d.dir, "packet.json")
+	file := filepath.Join(d.Dir, "packet.json")
 	for _, line := range regexp.MustCompile(`(?m)^[#$] attestd (.*)$`).FindAllStringSubmatch(string(page), -1) {
 		args := strings.Fields(line[1])
 		for i, arg := range args {
@@ -130,7 +131,7 @@ func typeProofs(t *testing.T, d *daemonProcess) {
 				args[i] = proof.Block.Hash.String()
 			}
 		}
-		said += d.run(t, args...)
+		said += d.Run(t, args...)
 	}
 	for _, want := range []string{"The chain confirms each packet.", "GOOD: the chain knows the packet."} {
 		if !strings.Contains(said, want) {

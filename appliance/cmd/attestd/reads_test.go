@@ -7,67 +7,39 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/attestd/attestd/appliance/daemon"
+	"github.com/attestd/attestd/appliance/daemontest"
 )
-
-// configure adds values to the daemon's environment.
-func (d *daemonProcess) configure(values ...string) { d.environ = append(d.environ, values...) }
-
-// ask sends a request to the daemon and returns status and body.
-func (d *daemonProcess) ask(t *testing.T, method, path, key string, body io.Reader) (*http.Response, string) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, d.url+path, body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if method == http.MethodPost {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	if key != "" {
-		req.Header.Set("X-Api-Key", key)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp, string(text)
-}
-
-const countsQuery = `{"query":"{ v2_stats_count { name value } }"}`
 
 func TestReadsAreOpenUnlessAKeyIsRequired(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	d.start(t)
-	if resp, body := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(
-		countsQuery)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
+	d := daemontest.New(t)
+	d.Start(t)
+	if resp, body := d.Ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(
+		daemontest.CountsQuery)); resp.StatusCode != http.StatusOK || !strings.Contains(body, "total_transfers") {
 		t.Errorf("without a key: %s %s", resp.Status, body)
 	}
-	d.kill(t)
+	d.Kill(t)
 
-	d.configure("ATTESTD_GRAPHQL_REQUIRE_KEY=true")
-	d.start(t)
-	defer d.kill(t)
-	attestOnly := strings.TrimSpace(d.run(t, "key", "create", "--name", "a", "--scope", "attest"))
+	d.Configure("ATTESTD_GRAPHQL_REQUIRE_KEY=true")
+	d.Start(t)
+	defer d.Kill(t)
+	attestOnly := strings.TrimSpace(d.Run(t, "key", "create", "--name", "a", "--scope", "attest"))
 	for name, c := range map[string]struct {
 		method, key string
 		want        int
 	}{
 		"no key":          {http.MethodPost, "", http.StatusUnauthorized},
 		"another's scope": {http.MethodPost, attestOnly, http.StatusForbidden},
-		"the key":         {http.MethodPost, d.token, http.StatusOK},
+		"the key":         {http.MethodPost, d.Token, http.StatusOK},
 		"preflight":       {http.MethodOptions, "", http.StatusNoContent},
 	} {
-		if resp, body := d.ask(t, c.method, daemon.GraphQLPath, c.key,
-			strings.NewReader(countsQuery)); resp.StatusCode != c.want {
+		if resp, body := d.Ask(t, c.method, daemon.GraphQLPath, c.key,
+			strings.NewReader(daemontest.CountsQuery)); resp.StatusCode != c.want {
 			t.Errorf("%s: %s %s, want %d", name, resp.Status, body, c.want)
 		}
 	}
@@ -75,17 +47,17 @@ func TestReadsAreOpenUnlessAKeyIsRequired(t *testing.T) {
 
 func TestReadsCanBeSwitchedOff(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	d.configure("ATTESTD_GRAPHQL_SOURCE=off")
-	d.start(t)
-	defer d.kill(t)
+	d := daemontest.New(t)
+	d.Configure("ATTESTD_GRAPHQL_SOURCE=off")
+	d.Start(t)
+	defer d.Kill(t)
 	for _, path := range []string{daemon.GraphQLPath + "?query={__typename}", "/graphiql", "/api/rest/health"} {
-		if resp, body := d.ask(t, http.MethodGet, path, "", nil); resp.StatusCode != http.StatusNotFound {
+		if resp, body := d.Ask(t, http.MethodGet, path, "", nil); resp.StatusCode != http.StatusNotFound {
 			t.Errorf("%s: %s %s", path, resp.Status, body)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(d.dir, "data", daemon.ReplicaFile)); err == nil {
-		cmd := d.command("replica", "status")
+	if _, err := os.Stat(filepath.Join(d.Dir, "data", daemon.ReplicaFile)); err == nil {
+		cmd := d.Command("replica", "status")
 		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "graphql.source") {
 			t.Errorf("replica status without a replica: %v %s", err, out)
 		}
@@ -94,15 +66,15 @@ func TestReadsCanBeSwitchedOff(t *testing.T) {
 
 func TestRefusedLargeQueriesAreAnsweredToPlainClients(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	d.start(t)
-	defer d.kill(t)
+	d := daemontest.New(t)
+	d.Start(t)
+	defer d.Kill(t)
 	for name, body := range map[string]io.Reader{
 		"1 MB":          bytes.NewReader(make([]byte, 1<<20)),
 		"7 MB":          bytes.NewReader(make([]byte, 7<<20)),
 		"1 MB, chunked": io.LimitReader(endless{}, 1<<20), // without a Content-Length
 	} {
-		resp, text := d.ask(t, http.MethodPost, daemon.GraphQLPath, "", body)
+		resp, text := d.Ask(t, http.MethodPost, daemon.GraphQLPath, "", body)
 		var answer struct {
 			Errors []struct {
 				Extensions struct{ Code string }
@@ -127,11 +99,11 @@ func (endless) Read(p []byte) (int, error) {
 
 func TestTheHealthOfChainsIsShownAsTheHostedServiceDoes(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	d.run(t, "replica", "generate", "--transfers", "10")
-	d.start(t)
-	defer d.kill(t)
-	resp, body := d.ask(t, http.MethodGet, "/api/rest/health", "", nil)
+	d := daemontest.New(t)
+	d.Run(t, "replica", "generate", "--transfers", "10")
+	d.Start(t)
+	defer d.Kill(t)
+	resp, body := d.Ask(t, http.MethodGet, "/api/rest/health", "", nil)
 	var answer struct {
 		Checks []struct {
 			Status, Environment string
@@ -140,5 +112,31 @@ func TestTheHealthOfChainsIsShownAsTheHostedServiceDoes(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &answer); err != nil || resp.StatusCode != http.StatusOK ||
 		len(answer.Checks) == 0 {
 		t.Errorf("%s %v %s", resp.Status, err, body)
+	}
+}
+
+// A costly query is charged as many requests, and its client's next requests wait. Other clients are not affected.
+func TestACostlyQueryCountsAsManyOfItsCallersRate(t *testing.T) {
+	t.Parallel()
+	d := daemontest.New(t)
+	d.Run(t, "replica", "generate", "--transfers", "200")
+	const price = 10 // seconds between two usual requests
+	d.Configure("ATTESTD_LIMITS_GRAPHQL_RATE=6/m")
+	d.Start(t)
+	defer d.Kill(t)
+	const counts = `{"query":"{ v2_stats_count { name value } }"}`
+	costly := `{"query":"{ a: v2_packets { data decoded traces { chain { display_name } } } b: v2_packets { c: data d: data e: data } }"}`
+	if resp, text := d.Ask(t, http.MethodPost, daemon.GraphQLPath, "",
+		strings.NewReader(costly)); resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s %.300s", resp.Status, text)
+	}
+	resp, text := d.Ask(t, http.MethodPost, daemon.GraphQLPath, "", strings.NewReader(counts))
+	if wait, err := strconv.Atoi(resp.Header.Get("Retry-After")); resp.StatusCode != http.StatusTooManyRequests ||
+		err != nil || wait <= price {
+		t.Errorf("after a costly query: %s, Retry-After %q %s", resp.Status, resp.Header.Get("Retry-After"), text)
+	}
+	if resp, text := d.Ask(t, http.MethodPost, daemon.GraphQLPath, d.Token,
+		strings.NewReader(counts)); resp.StatusCode != http.StatusOK {
+		t.Errorf("by an API key: %s %s", resp.Status, text)
 	}
 }

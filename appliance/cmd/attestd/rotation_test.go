@@ -16,10 +16,10 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/attestd/attestd/api/client"
-	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/hsm"
 )
 
@@ -77,9 +77,9 @@ var (
 )
 
 // configureKeys sets hsm.keys. It replaces the previous setting of the token.
-func (d *daemonProcess) configureKeys(tb testing.TB, keys ...config.AttestorKey) {
+func configureKeys(tb testing.TB, d *daemontest.Daemon, keys ...config.AttestorKey) {
 	tb.Helper()
-	path := filepath.Join(d.dir, "attestd.yaml")
+	path := filepath.Join(d.Dir, "attestd.yaml")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		tb.Fatal(err)
@@ -96,17 +96,17 @@ func (d *daemonProcess) configureKeys(tb testing.TB, keys ...config.AttestorKey)
 var tokenSettings = regexp.MustCompile(`(?m)^hsm: .*\n|^hsm:\n(?:^  .*\n)+`)
 
 // keyStatuses returns the daemon's attestor keys.
-func (d *daemonProcess) keyStatuses(tb testing.TB) (keys []hsm.NamedStatus) {
+func keyStatuses(tb testing.TB, d *daemontest.Daemon) (keys []hsm.NamedStatus) {
 	tb.Helper()
 	var status hsm.Status
-	if err := json.Unmarshal([]byte(d.run(tb, "hsm", "status", "--output", "json")), &status); err != nil {
+	if err := json.Unmarshal([]byte(d.Run(tb, "hsm", "status", "--output", "json")), &status); err != nil {
 		tb.Fatal(err)
 	}
 	return status.Keys
 }
 
 // otherKey makes another key, in the token of the first or in its own, and returns its configuration.
-func (d *daemonProcess) otherKey(tb testing.TB, first config.AttestorKey, ownToken bool) config.AttestorKey {
+func otherKey(tb testing.TB, d *daemontest.Daemon, first config.AttestorKey, ownToken bool) config.AttestorKey {
 	tb.Helper()
 	next := config.AttestorKey{Name: "next", State: attest.AttestorKeyActive}
 	uri, err := hsm.ParseURI(first.URI)
@@ -118,7 +118,7 @@ func (d *daemonProcess) otherKey(tb testing.TB, first config.AttestorKey, ownTok
 		uri.Token = "second"
 	}
 	next.URI = uri.String()
-	make := d.command("hsm", "init", "--output", "json")
+	make := d.Command("hsm", "init", "--output", "json")
 	make.Env = append(make.Env, "ATTESTD_CONFIG="+os.DevNull, "ATTESTD_HSM_URI="+next.URI)
 	out, err := make.Output()
 	var made hsm.InitResult
@@ -139,31 +139,32 @@ func TestAnAttestorKeyIsChangedUnderLoadWithoutAFailedRequest(t *testing.T) {
 	for name, ownToken := range map[string]bool{"in one token": false, "into another token": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := newDaemonFolder(t)
-			source := config.Source{File: filepath.Join(d.dir, "attestd.yaml")}
+			d := daemontest.New(t)
+			d.Program = daemontest.Raced(t)
+			source := config.Source{File: filepath.Join(d.Dir, "attestd.yaml")}
 			c, err := source.Load(nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			first := config.AttestorKey{Name: "first", State: attest.AttestorKeyActive, URI: c.HSM.URI}
-			next := d.otherKey(t, first, ownToken)
-			d.configure(longRequests)
-			d.start(t)
-			defer d.kill(t)
-			first.Address = d.address(t)
-			attestWhile(t, d, 2, func() {})
+			next := otherKey(t, d, first, ownToken)
+			d.Configure(daemontest.LongRequests)
+			d.Start(t)
+			defer d.Kill(t)
+			first.Address = d.Address(t)
+			d.AttestWhile(t, 2, func() {})
 			retiring := first
 			retiring.State = attest.AttestorKeyRetiring
-			answered, outage := attestWhile(t, d, 8, func() {
+			answered, outage := d.AttestWhile(t, 8, func() {
 				for _, keys := range [][]config.AttestorKey{{first}, {first, next}, {retiring, next}, {next}} {
-					d.configureKeys(t, keys...)
-					d.run(t, "reload")
-					if got := d.keyStatuses(t); len(got) != len(keys) || !got[len(keys)-1].Ready {
+					configureKeys(t, d, keys...)
+					d.Run(t, "reload")
+					if got := keyStatuses(t, d); len(got) != len(keys) || !got[len(keys)-1].Ready {
 						t.Errorf("%d keys, not %d: %+v", len(got), len(keys), got)
 					}
 				}
 			})
-			recorded, by := exported(t, d), make(map[string]int)
+			recorded, by := d.Records(t), make(map[string]int)
 			for _, a := range answered {
 				by[a.SignerAddress.String()]++
 				if r, ok := recorded[a.ID]; !ok || r.Attestation != a || a.Verify() != nil {
@@ -173,7 +174,7 @@ func TestAnAttestorKeyIsChangedUnderLoadWithoutAFailedRequest(t *testing.T) {
 			if by[first.Address] == 0 || len(by) > 2 || by[first.Address]+by[next.Address] != len(answered) {
 				t.Errorf("signed by %v, want by %s, then by %s", by, first.Address, next.Address)
 			}
-			if got := d.address(t); got != next.Address {
+			if got := d.Address(t); got != next.Address {
 				t.Errorf("%s signs, not %s", got, next.Address)
 			}
 			t.Logf("%d attestations, by %v, the longest gap %s", len(answered), by, outage.Round(time.Millisecond))
@@ -181,50 +182,40 @@ func TestAnAttestorKeyIsChangedUnderLoadWithoutAFailedRequest(t *testing.T) {
 	}
 }
 
-// address is the address of the default attestor key.
-func (d *daemonProcess) address(tb testing.TB) string {
-	tb.Helper()
-	var status wire.Status
-	if err := json.Unmarshal([]byte(d.run(tb, "health", "--output", "json")), &status); err != nil {
-		tb.Fatal(err)
-	}
-	return status.SignerAddress.String()
-}
-
 // An additional attestor key has lost its token. The daemon starts and is ready. Requests that are bound to the key
 // wait, and the key signs once its token is back. Without the default key, the daemon does not start.
 func TestAKeyWhoseTokenIsAwayHoldsNobodyElseUp(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	source := config.Source{File: filepath.Join(d.dir, "attestd.yaml")}
+	d := daemontest.New(t)
+	source := config.Source{File: filepath.Join(d.Dir, "attestd.yaml")}
 	c, err := source.Load(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	first := config.AttestorKey{Name: "first", State: attest.AttestorKeyActive, URI: c.HSM.URI}
-	d.start(t)
-	first.Address = d.address(t)
-	d.kill(t)
-	next := d.otherKey(t, first, false)
-	d.configureKeys(t, first, next)
-	token := strings.TrimSpace(d.run(t, "key", "create", "--name", "bound", "--attestor", "next"))
-	pin, away := filepath.Join(d.dir, "pin"), filepath.Join(d.dir, "pin2") // without its PIN, the token is away
+	d.Start(t)
+	first.Address = d.Address(t)
+	d.Kill(t)
+	next := otherKey(t, d, first, false)
+	configureKeys(t, d, first, next)
+	token := strings.TrimSpace(d.Run(t, "key", "create", "--name", "bound", "--attestor", "next"))
+	pin, away := filepath.Join(d.Dir, "pin"), filepath.Join(d.Dir, "pin2") // without its PIN, the token is away
 	away2 := next
 	away2.URI = strings.Replace(next.URI, pin, away, 1)
-	d.configureKeys(t, first, away2)
-	d.configure(longRequests)
-	d.start(t)
-	defer d.kill(t)
-	if out := d.run(t, "health", "--ready"); !strings.Contains(out, first.Address) ||
+	configureKeys(t, d, first, away2)
+	d.Configure(daemontest.LongRequests)
+	d.Start(t)
+	defer d.Kill(t)
+	if out := d.Run(t, "health", "--ready"); !strings.Contains(out, first.Address) ||
 		!strings.Contains(out, "key next: ") {
 		t.Errorf("health says %s", out)
 	}
-	attestWhile(t, d, 2, func() {})
-	bound, err := client.New(d.url, token, client.Options{})
+	d.AttestWhile(t, 2, func() {})
+	bound, err := client.New(d.URL, token, client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, err := bound.Attest(soon(t), randomRequest(), client.AttestOptions{}); err == nil {
+	if a, err := bound.Attest(soon(t), daemontest.RandomRequest(), client.AttestOptions{}); err == nil {
 		t.Errorf("an API key bound to next got %+v", a)
 	}
 	text, err := os.ReadFile(pin)
@@ -234,8 +225,8 @@ func TestAKeyWhoseTokenIsAwayHoldsNobodyElseUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the key is opened", func() (bool, string) { return d.keyStatuses(t)[1].Ready, string(d.log()) })
-	if a, err := bound.Attest(t.Context(), randomRequest(), client.AttestOptions{}); err != nil ||
+	daemontest.Await(t, "the key is opened", func() (bool, string) { return keyStatuses(t, d)[1].Ready, string(d.Log()) })
+	if a, err := bound.Attest(t.Context(), daemontest.RandomRequest(), client.AttestOptions{}); err != nil ||
 		a.SignerAddress.String() != next.Address {
 		t.Errorf("an API key bound to next got %+v, %v", a, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/hsm/softhsm"
 )
 
@@ -36,7 +37,7 @@ func newManager(tb testing.TB) *manager {
 // next returns the next report.
 func (m *manager) next() string {
 	m.Helper()
-	if err := m.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := m.conn.SetReadDeadline(time.Now().Add(daemontest.Patience)); err != nil {
 		m.Fatal(err)
 	}
 	b := make([]byte, 4096)
@@ -64,52 +65,38 @@ func (m *manager) until(prefix string, allowed ...string) string {
 func TestTheServiceManagerIsToldOfReadinessReloadsLifeAndTheEnd(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
-	d := newDaemonFolder(t)
-	d.cmd = d.command("serve")
-	d.cmd.Env = append(d.cmd.Env, "NOTIFY_SOCKET="+m.path, "WATCHDOG_USEC=200000")
-	if err := d.cmd.Start(); err != nil {
+	d := daemontest.New(t)
+	d.Cmd = d.Command("serve")
+	d.Cmd.Env = append(d.Cmd.Env, "NOTIFY_SOCKET="+m.path, "WATCHDOG_USEC=200000")
+	if err := d.Cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = d.cmd.Process.Kill() }) // if it is still running
+	t.Cleanup(d.End)
 	m.until("READY=1")
 	for range 5 {
 		m.until("WATCHDOG=1")
 	}
-	d.signal(t, syscall.SIGHUP)
+	d.Signal(t, syscall.SIGHUP)
 	if report := m.until("RELOADING=1", "WATCHDOG=1"); !strings.Contains(report, "\nMONOTONIC_USEC=") {
 		t.Errorf("%q does not tell when", report)
 	}
 	m.until("READY=1", "WATCHDOG=1")
 	// After a refused configuration, the daemon is still ready.
-	d.write(t, "attestd.yaml", "log: { level: loud }\n")
-	d.signal(t, syscall.SIGHUP)
+	d.Write(t, "attestd.yaml", "log: { level: loud }\n")
+	d.Signal(t, syscall.SIGHUP)
 	m.until("RELOADING=1", "WATCHDOG=1")
 	m.until("READY=1", "WATCHDOG=1")
-	d.signal(t, syscall.SIGTERM)
+	d.Signal(t, syscall.SIGTERM)
 	m.until("STOPPING=1", "WATCHDOG=1")
 	m.conn.Close() // further reports are not read
-	if err := d.cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, d.log())
-	}
-}
-
-func (d *daemonProcess) signal(tb testing.TB, s os.Signal) {
-	tb.Helper()
-	if err := d.cmd.Process.Signal(s); err != nil {
-		tb.Fatal(err)
-	}
-}
-
-func (d *daemonProcess) write(tb testing.TB, name, text string) {
-	tb.Helper()
-	if err := os.WriteFile(filepath.Join(d.dir, name), []byte(text), 0o600); err != nil {
-		tb.Fatal(err)
+	if err := d.Cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, d.Log())
 	}
 }
 
 func TestASocketThatIsHandedOverServesInPlaceOfListen(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
+	d := daemontest.New(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -130,22 +117,22 @@ func TestASocketThatIsHandedOverServesInPlaceOfListen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.cmd = exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=api exec "$0" serve`, program)
-	d.cmd.ExtraFiles = []*os.File{socket}
-	d.cmd.Env = append(os.Environ(), "ATTESTD_CONFIG="+filepath.Join(d.dir, "attestd.yaml"),
-		softhsm.ConfVariable+"="+filepath.Join(d.dir, "softhsm2.conf"))
-	if err := d.cmd.Start(); err != nil {
+	d.Cmd = exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=api exec "$0" serve`, program)
+	d.Cmd.ExtraFiles = []*os.File{socket}
+	d.Cmd.Env = append(os.Environ(), "ATTESTD_CONFIG="+filepath.Join(d.Dir, "attestd.yaml"),
+		softhsm.ConfVariable+"="+filepath.Join(d.Dir, "softhsm2.conf"))
+	if err := d.Cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-early; err != nil {
 		t.Errorf("at the socket: %v", err)
 	}
-	if err := healthy(d.url); err == nil {
+	if err := healthy(d.URL); err == nil {
 		t.Error("server.listen is served beside the socket")
 	}
-	d.signal(t, syscall.SIGTERM)
-	if err := d.cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, d.log())
+	d.Signal(t, syscall.SIGTERM)
+	if err := d.Cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, d.Log())
 	}
 	// The service manager owns the socket, which outlives the daemon.
 	c, err := net.Dial("tcp", l.Addr().String())
@@ -157,7 +144,7 @@ func TestASocketThatIsHandedOverServesInPlaceOfListen(t *testing.T) {
 }
 
 func healthy(url string) error {
-	c := &http.Client{Timeout: patience}
+	c := &http.Client{Timeout: daemontest.Patience}
 	defer c.CloseIdleConnections()
 	resp, err := c.Get(url + "/healthz")
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/attestd/attestd/appliance/daemontest"
 )
 
 // following is a command that follows the journal.
@@ -19,9 +21,9 @@ type following struct {
 	attested func(line string) bool // false for an event
 }
 
-func (d *daemonProcess) following(t *testing.T, attested func(line string) bool, args ...string) *following {
+func follows(t *testing.T, d *daemontest.Daemon, attested func(line string) bool, args ...string) *following {
 	t.Helper()
-	f := &following{cmd: d.command(args...), attested: attested}
+	f := &following{cmd: d.Command(args...), attested: attested}
 	out, err := f.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -60,20 +62,20 @@ func (f *following) interrupt(t *testing.T, says string) {
 // A command that follows the journal continues over a restart of the daemon, until it is interrupted.
 func TestWhatFollowsGoesOnUntilItIsInterrupted(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	d.start(t)
-	defer func() { d.kill(t) }()
+	d := daemontest.New(t)
+	d.Start(t)
+	defer func() { d.Kill(t) }()
 	attest := func() {
 		t.Helper()
-		d.run(t, "attest", "--url", d.url, "--api-key-file", filepath.Join(d.dir, "api-key"), "--unspendable",
+		d.Run(t, "attest", "--url", d.URL, "--api-key-file", filepath.Join(d.Dir, "api-key"), "--unspendable",
 			devUnspendable, "--beneficiary", devBeneficiary)
 	}
 	attest()
 	hasAddress := func(line string) bool { return strings.Contains(line, devBeneficiary) }
 	noEvent := func(line string) bool { return !strings.Contains(line, "event: ") }
-	export := d.following(t, hasAddress, "log", "export", "--follow")
-	list := d.following(t, noEvent, "log", "list", "--follow")
-	objects := d.following(t, hasAddress, "log", "list", "--follow", "--attestations", "--output", "json")
+	export := follows(t, d, hasAddress, "log", "export", "--follow")
+	list := follows(t, d, noEvent, "log", "list", "--follow")
+	objects := follows(t, d, hasAddress, "log", "list", "--follow", "--attestations", "--output", "json")
 	next := func() {
 		t.Helper()
 		export.next(t)
@@ -83,8 +85,8 @@ func TestWhatFollowsGoesOnUntilItIsInterrupted(t *testing.T) {
 	next()
 	attest()
 	next()
-	d.kill(t)
-	d.start(t)
+	d.Kill(t)
+	d.Start(t)
 	attest()
 	next()
 	export.interrupt(t, `interrupted after \d+ records; to continue, give --from \d+`)

@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/attestd/attestd/appliance/daemontest"
+
 	landlock "github.com/landlock-lsm/go-landlock/landlock/syscall"
 
 	"github.com/attestd/attestd/hsm/hsmtest"
@@ -21,8 +23,8 @@ func TestAMaliciousLibraryGetsNothingOfTheAppliance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := newDaemonFolder(t)
-	file := func(name string) string { return filepath.Join(d.dir, name) }
+	d := daemontest.New(t)
+	file := func(name string) string { return filepath.Join(d.Dir, name) }
 	socket := []string{"api-key " + file("admin.sock"), "api-key-orphan " + file("admin.sock")}
 	files := []string{
 		"read " + file("data/log.key"), "write " + file("data/log.key"), "read " + file("data/attestd.db"),
@@ -30,30 +32,30 @@ func TestAMaliciousLibraryGetsNothingOfTheAppliance(t *testing.T) {
 		"read " + file("attestd.yaml"), "write " + file("attestd.yaml"), "read " + file("api-key"),
 		"create " + file("data/new"),
 	}
-	d.useModule(t, hsmtest.Thief(t, module, append(files, socket...)...))
-	d.configure("ATTESTD_HSM_WORKER_NETWORK=unix")
-	d.start(t)
-	defer d.kill(t)
+	d.UseModule(t, hsmtest.Thief(t, module, append(files, socket...)...))
+	d.Configure("ATTESTD_HSM_WORKER_NETWORK=unix")
+	d.Start(t)
+	defer d.Kill(t)
 	// The library loads before the admin socket exists. The next worker finds the socket.
-	first := d.worker(t)
+	first := d.Worker(t)
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "another worker", func() (bool, string) { return d.worker(t) != first, "it is the same" })
-	await(t, "the library has tried all", func() (bool, string) {
-		return strings.Count(string(d.log()), "thief: has tried all") >= 2, string(d.events())
+	daemontest.Await(t, "another worker", func() (bool, string) { return d.Worker(t) != first, "it is the same" })
+	daemontest.Await(t, "the library has tried all", func() (bool, string) {
+		return strings.Count(string(d.Log()), "thief: has tried all") >= 2, string(d.Events())
 	})
-	said := string(d.log())
+	said := string(d.Log())
 	for _, act := range socket {
 		wantRefused(t, said, act)
 	}
 	if !strings.Contains(said, "tried to use the admin socket") {
 		t.Errorf("the log does not name the attempt:\n%s", said)
 	}
-	if keys := d.run(t, "key", "list"); strings.Contains(keys, "thief") {
+	if keys := d.Run(t, "key", "list"); strings.Contains(keys, "thief") {
 		t.Errorf("the library made an API key:\n%s", keys)
 	}
-	d.attests(t)
+	attests(t, d)
 	t.Run("files", func(t *testing.T) {
 		if version, err := landlock.LandlockGetABIVersion(); err != nil {
 			t.Skipf("the kernel has no Landlock: %d, %v", version, err)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/daemontest"
 )
 
 // busy is a quarter of an hour of samples. Each second has more attestations than the previous one.
@@ -136,9 +137,9 @@ func terminalOf(t *testing.T, columns, rows uint16) (person, program *os.File) {
 // A live view ends with q and with Ctrl-C, and restores the terminal.
 func TestLiveViewsEndWithAKey(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	d.start(t)
-	defer func() { d.kill(t) }()
+	d := daemontest.New(t)
+	d.Start(t)
+	defer func() { d.Kill(t) }()
 	for _, c := range []struct {
 		args []string
 		sees string
@@ -155,13 +156,13 @@ func TestLiveViewsEndWithAKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := d.command(c.args...)
+		cmd := d.Command(c.args...)
 		var said bytes.Buffer
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, &said
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		killer := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+		killer := time.AfterFunc(daemontest.Patience, func() { _ = cmd.Process.Kill() })
 		drawn := readUntil(t, person, c.sees)
 		if _, err := person.WriteString(c.key); err != nil {
 			t.Fatal(err)
@@ -195,20 +196,20 @@ func readUntil(t *testing.T, f *os.File, want string) string {
 // Without a terminal, each second is a line.
 func TestTopWritesASampleALine(t *testing.T) {
 	t.Parallel()
-	d := newDaemonFolder(t)
-	d.start(t)
-	defer func() { d.kill(t) }()
-	text := d.following(t, func(line string) bool {
+	d := daemontest.New(t)
+	d.Start(t)
+	defer func() { d.Kill(t) }()
+	text := follows(t, d, func(line string) bool {
 		return regexp.MustCompile(`Z  \d+ attestations  median .*  \d+ sessions$`).MatchString(line)
 	}, "top")
 	wanted := `"attestations":`
-	objects := d.following(t, func(line string) bool {
+	objects := follows(t, d, func(line string) bool {
 		return strings.Contains(line, wanted)
 	}, "top", "--output", "json")
 	text.next(t)
 	objects.next(t) // later samples are new
 	wanted = `"attestations":1`
-	d.run(t, "attest", "--url", d.url, "--api-key-file", filepath.Join(d.dir, "api-key"), "--unspendable",
+	d.Run(t, "attest", "--url", d.URL, "--api-key-file", filepath.Join(d.Dir, "api-key"), "--unspendable",
 		devUnspendable, "--beneficiary", devBeneficiary)
 	objects.next(t)
 	text.interrupt(t, "interrupted")

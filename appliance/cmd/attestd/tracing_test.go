@@ -12,8 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/attestd/attestd/appliance/daemontest"
+
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+
 	common "go.opentelemetry.io/proto/otlp/common/v1"
+
 	trace "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 )
@@ -76,7 +80,7 @@ func spansOf(t *testing.T, spans <-chan received, count int) map[string]received
 		select {
 		case s := <-spans:
 			all[s.GetName()] = s
-		case <-time.After(patience):
+		case <-time.After(daemontest.Patience):
 			t.Fatalf("only %d spans came: %v", len(all), all)
 		}
 	}
@@ -89,25 +93,23 @@ const (
 	attestSpan   = "POST /functions/v1/attest"
 )
 
-// end stops the daemon, and expects exit status 0.
-func (d *daemonProcess) end(t *testing.T) {
+// interrupted stops the daemon, and expects exit status 0.
+func stopsCleanly(t *testing.T, d *daemontest.Daemon) {
 	t.Helper()
-	if err := d.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, d.log())
+	d.Signal(t, os.Interrupt)
+	if err := d.Cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, d.Log())
 	}
 }
 
-func (d *daemonProcess) attestTraced(t *testing.T) (status int) {
+func attestTraced(t *testing.T, d *daemontest.Daemon) (status int) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.url+"/functions/v1/attest",
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.URL+"/functions/v1/attest",
 		strings.NewReader(`{"unspendableAddress":"`+devUnspendable+`","beneficiary":"`+devBeneficiary+`"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, value := range map[string]string{"Content-Type": "application/json", "X-Api-Key": d.token,
+	for name, value := range map[string]string{"Content-Type": "application/json", "X-Api-Key": d.Token,
 		"Traceparent": "00-" + clientsTrace + "-" + clientsSpan + "-01"} {
 		req.Header.Set(name, value)
 	}
@@ -123,12 +125,12 @@ func (d *daemonProcess) attestTraced(t *testing.T) (status int) {
 func TestAnAttestationIsATrace(t *testing.T) {
 	t.Parallel()
 	url, spans := newCollector(t)
-	d := newDaemonFolder(t)
-	d.configure("ATTESTD_TRACING_ENDPOINT="+url, "OTEL_BSP_SCHEDULE_DELAY=50",
+	d := daemontest.New(t)
+	d.Configure("ATTESTD_TRACING_ENDPOINT="+url, "OTEL_BSP_SCHEDULE_DELAY=50",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1")
-	d.start(t)
-	defer func() { d.kill(t) }()
-	if status := d.attestTraced(t); status != 200 {
+	d.Start(t)
+	defer func() { d.Kill(t) }()
+	if status := attestTraced(t, d); status != 200 {
 		t.Fatalf("status %d", status)
 	}
 	all := spansOf(t, spans, 4)
@@ -151,12 +153,12 @@ func TestAnAttestationIsATrace(t *testing.T) {
 	}
 	for _, s := range all {
 		if text := strings.ToLower(s.String()); strings.Contains(text, strings.ToLower(devBeneficiary[2:])) ||
-			strings.Contains(text, strings.ToLower(devUnspendable[2:])) || strings.Contains(text, d.token) {
+			strings.Contains(text, strings.ToLower(devUnspendable[2:])) || strings.Contains(text, d.Token) {
 			t.Errorf("it tells a secret: %s", text)
 		}
 	}
-	d.run(t, "pause", "--reason", "test")
-	if status := d.attestTraced(t); status != 503 {
+	d.Run(t, "pause", "--reason", "test")
+	if status := attestTraced(t, d); status != 503 {
 		t.Errorf("status %d while paused", status)
 	}
 	refused := spansOf(t, spans, 1)[attestSpan]
@@ -170,13 +172,13 @@ func TestAnAttestationIsATrace(t *testing.T) {
 func TestTheEnvironmentNamesACollector(t *testing.T) {
 	t.Parallel()
 	url, spans := newCollector(t)
-	d := newDaemonFolder(t)
-	d.configure("OTEL_EXPORTER_OTLP_ENDPOINT="+url, "OTEL_SERVICE_NAME=attestd-test", "OTEL_BSP_SCHEDULE_DELAY=3600000")
-	d.start(t)
-	if status := d.attestTraced(t); status != 200 {
+	d := daemontest.New(t)
+	d.Configure("OTEL_EXPORTER_OTLP_ENDPOINT="+url, "OTEL_SERVICE_NAME=attestd-test", "OTEL_BSP_SCHEDULE_DELAY=3600000")
+	d.Start(t)
+	if status := attestTraced(t, d); status != 200 {
 		t.Errorf("status %d", status)
 	}
-	d.end(t)
+	stopsCleanly(t, d)
 	if s := spansOf(t, spans, 4)[attestSpan]; s.service != "attestd-test" {
 		t.Errorf("%v of %s", s.Span, s.service)
 	}
@@ -190,20 +192,20 @@ func TestADeadCollectorDoesNoHarm(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { hanging.Close() })
-	d, other := newDaemonFolder(t), newDaemonFolder(t)
-	d.configure("ATTESTD_TRACING_ENDPOINT=http://127.0.0.1:1")
-	other.configure("ATTESTD_TRACING_ENDPOINT=http://" + hanging.Addr().String())
-	for _, d := range []*daemonProcess{d, other} {
-		d.configure("OTEL_BSP_SCHEDULE_DELAY=20", "OTEL_BSP_MAX_QUEUE_SIZE=8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=4",
+	d, other := daemontest.New(t), daemontest.New(t)
+	d.Configure("ATTESTD_TRACING_ENDPOINT=http://127.0.0.1:1")
+	other.Configure("ATTESTD_TRACING_ENDPOINT=http://" + hanging.Addr().String())
+	for _, d := range []*daemontest.Daemon{d, other} {
+		d.Configure("OTEL_BSP_SCHEDULE_DELAY=20", "OTEL_BSP_MAX_QUEUE_SIZE=8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=4",
 			"OTEL_EXPORTER_OTLP_TIMEOUT=50", "OTEL_BSP_EXPORT_TIMEOUT=100")
-		d.start(t)
+		d.Start(t)
 		for range 50 { // 200 spans, far more than the queue holds
-			if status := d.attestTraced(t); status != 200 {
+			if status := attestTraced(t, d); status != 200 {
 				t.Fatalf("status %d", status)
 			}
 		}
-		d.end(t)
-		if log := string(d.log()); strings.Count(log, "the collector fails, spans are dropped") != 1 {
+		stopsCleanly(t, d)
+		if log := string(d.Log()); strings.Count(log, "the collector fails, spans are dropped") != 1 {
 			t.Errorf("the log is:\n%s", log)
 		}
 	}

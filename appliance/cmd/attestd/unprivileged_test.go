@@ -11,7 +11,7 @@ import (
 // A user without access to the daemon's socket and files gets an error about the missing permission, not about a fault.
 func TestAnUnprivilegedUserIsReferredToSudo(t *testing.T) {
 	d := asNobody(t)
-	for path, mode := range map[string]os.FileMode{d.dir: 0o755, filepath.Join(d.dir, "attestd.yaml"): 0o644} {
+	for path, mode := range map[string]os.FileMode{d.Dir: 0o755, filepath.Join(d.Dir, "attestd.yaml"): 0o644} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}
@@ -19,7 +19,7 @@ func TestAnUnprivilegedUserIsReferredToSudo(t *testing.T) {
 	const stranger = 65533
 	try := func(want string, args ...string) {
 		t.Helper()
-		cmd := d.command(args...)
+		cmd := d.Command(args...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
 		out, err := cmd.CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "permission denied") || !strings.Contains(string(out), want) {
@@ -38,11 +38,11 @@ func TestAnUnprivilegedUserIsReferredToSudo(t *testing.T) {
 		try("; run the command as root: sudo ", "key", "list")
 	}
 	check() // the environment file is secret
-	if err := os.Chmod(filepath.Join(d.dir, "environment"), 0o644); err != nil {
+	if err := os.Chmod(filepath.Join(d.Dir, "environment"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	check()
-	d.start(t)
-	t.Cleanup(func() { d.kill(t) })
+	d.Start(t)
+	t.Cleanup(func() { d.Kill(t) })
 	check()
 }

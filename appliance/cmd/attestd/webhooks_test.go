@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/attestd/attestd/appliance/daemontest"
+
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
@@ -86,7 +89,7 @@ func webhook(ts *testscript.TestScript, negated bool, args []string) {
 		h.down = args[0] == "down"
 		h.mu.Unlock()
 	case "got":
-		for late := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		for late := time.Now().Add(daemontest.Patience); ; time.Sleep(20 * time.Millisecond) {
 			h.mu.Lock()
 			types, ids, wrong := slices.Clone(h.types), slices.Clone(h.ids), h.wrong
 			h.mu.Unlock()

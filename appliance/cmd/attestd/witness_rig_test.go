@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/attestd/attestd/appliance/daemontest"
 )
 
 // realWitness is a third-party witness, which runs as a process. Its modules are not dependencies of the product.
@@ -38,11 +40,11 @@ func realWitnesses(t *testing.T, log string) []realWitness {
 		t.Fatal(err)
 	}
 	told := startTelling(t, 2, transparency, "-log", log)
-	socket, database, listen := filepath.Join(dir, "s"), filepath.Join(dir, "db"), freeAddress(t)
+	socket, database, listen := filepath.Join(dir, "s"), filepath.Join(dir, "db"), daemontest.FreeAddress(t)
 	key := startTelling(t, 2, agent, "-log", log, "-db", database, "-socket", socket)
 	startTelling(t, 0, lite, "-name", "witness.example/litewitness", "-db", database, "-ssh-agent", socket, "-listen",
 		listen, "-key", key[0])
-	waitListening(t, listen)
+	daemontest.WaitListening(t, listen)
 	return []realWitness{{"transparency", told[1], told[0]}, {"litewitness", key[1], "http://" + listen}}
 }
 

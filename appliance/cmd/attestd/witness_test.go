@@ -15,6 +15,7 @@ import (
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/archive"
+	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/witness"
 	"github.com/attestd/attestd/store/bolt"
@@ -40,7 +41,7 @@ func (a policyHolder) write(name, text string) string {
 // checks runs a command whose output must contain says. With good, its exit status must be 0.
 func (a policyHolder) checks(good bool, says string, args ...string) {
 	a.Helper()
-	cmd := (&daemonProcess{dir: a.dir}).command(args...)
+	cmd := (&daemontest.Daemon{Dir: a.dir}).Command(args...)
 	cmd.Env = append(os.Environ(), "ATTESTD_CONFIG=")
 	out, err := cmd.CombinedOutput()
 	if (err == nil) != good || !strings.Contains(string(out), says) {
@@ -50,16 +51,16 @@ func (a policyHolder) checks(good bool, says string, args ...string) {
 
 // witnessed is an appliance whose checkpoints two real witnesses cosign, and a remote auditor.
 type witnessed struct {
-	*daemonProcess
+	*daemontest.Daemon
 	auditor policyHolder
 	key     journal.LogKey
 }
 
 func newWitnessed(t *testing.T) *witnessed {
 	t.Helper()
-	d := newDaemonFolder(t)
-	d.run(t, "log", "checkpoint")
-	secret, err := os.ReadFile(filepath.Join(d.dir, "data", archive.LogKeyFile))
+	d := daemontest.New(t)
+	d.Run(t, "log", "checkpoint")
+	secret, err := os.ReadFile(filepath.Join(d.Dir, "data", archive.LogKeyFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,20 +76,20 @@ func newWitnessed(t *testing.T) *witnessed {
 		names += " " + each.name
 	}
 	path := w.auditor.write("policy", policy+"group both all"+names+"\nquorum both\n")
-	d.configure("ATTESTD_JOURNAL_WITNESSES="+path, "ATTESTD_JOURNAL_WITNESS_INTERVAL=100ms", "ATTESTD_HSM_SESSIONS=1")
+	d.Configure("ATTESTD_JOURNAL_WITNESSES="+path, "ATTESTD_JOURNAL_WITNESS_INTERVAL=100ms", "ATTESTD_HSM_SESSIONS=1")
 	return w
 }
 
 // attest attests n times, and returns the last attestation.
 func (w *witnessed) attest(t *testing.T, n int) (a appliance.Attestation) {
 	t.Helper()
-	c, err := client.New(w.url, w.token, client.Options{})
+	c, err := client.New(w.URL, w.Token, client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range n {
-		if a, err = c.Attest(t.Context(), randomRequest(), client.AttestOptions{}); err != nil {
-			t.Fatalf("%v\n%s", err, w.log())
+		if a, err = c.Attest(t.Context(), daemontest.RandomRequest(), client.AttestOptions{}); err != nil {
+			t.Fatalf("%v\n%s", err, w.Log())
 		}
 	}
 	return a
@@ -97,8 +98,8 @@ func (w *witnessed) attest(t *testing.T, n int) (a appliance.Attestation) {
 // audit returns an export, and a witnessed checkpoint of exactly its records.
 func (w *witnessed) audit(t *testing.T) (journal, checkpoint string) {
 	t.Helper()
-	await(t, "the witnesses are up with the journal", func() (bool, string) {
-		journal, checkpoint = w.run(t, "log", "export"), w.run(t, "log", "checkpoint")
+	daemontest.Await(t, "the witnesses are up with the journal", func() (bool, string) {
+		journal, checkpoint = w.Run(t, "log", "export"), w.Run(t, "log", "checkpoint")
 		return strings.Split(checkpoint, "\n")[1] == fmt.Sprint(strings.Count(journal, "\n")), checkpoint
 	})
 	return journal, checkpoint
@@ -109,10 +110,10 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 	w := newWitnessed(t)
 	a := w.auditor
 	policy := a.path("policy")
-	w.start(t)
+	w.Start(t)
 	last := w.attest(t, 12)
-	proof := a.write("good.tlog-proof", w.run(t, "log", "prove", last.ID.String(), "--witnessed"))
-	inJSON := a.write("good.json", w.run(t, "log", "prove", last.ID.String(), "--witnessed", "--output", "json"))
+	proof := a.write("good.tlog-proof", w.Run(t, "log", "prove", last.ID.String(), "--witnessed"))
+	inJSON := a.write("good.json", w.Run(t, "log", "prove", last.ID.String(), "--witnessed", "--output", "json"))
 	j, checkpoint := w.audit(t)
 	export, signed := a.write("good.ndjson", j), a.write("good.checkpoint", checkpoint)
 
@@ -122,26 +123,26 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 	a.checks(false, "not checked: signer", "verify", proof, "--policy", policy)
 	a.checks(false, "not checked: signer, witnessed", "verify", proof)
 	a.checks(true, "Journal integrity: verified", "log", "verify", export, "--checkpoint", signed, "--policy", policy)
-	if _, served := w.ask(t, http.MethodGet, "/log/checkpoint", "", nil); served != checkpoint ||
+	if _, served := w.Ask(t, http.MethodGet, "/log/checkpoint", "", nil); served != checkpoint ||
 		strings.Count(served, "\n— witness.example/") != 2 {
 		t.Errorf("GET /log/checkpoint: %s", served)
 	}
-	if out := w.run(t, "log", "verify", "--policy", policy); !strings.Contains(out, "witnessed: ") {
+	if out := w.Run(t, "log", "verify", "--policy", policy); !strings.Contains(out, "witnessed: ") {
 		t.Errorf("log verify: %s", out)
 	}
 	ended := w.load(t)
 	w.types(t, last)
 	ended()
-	_, newest, err := journal.ReadCheckpoint([]byte(w.run(t, "log", "checkpoint", "--newest")))
+	_, newest, err := journal.ReadCheckpoint([]byte(w.Run(t, "log", "checkpoint", "--newest")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.kill(t)
+	w.Kill(t)
 
 	for _, records := range []int{5, int(newest.N) + 20} { // fewer than before, and more
 		forged := w.rewrite(t, j, records)
-		forgedExport := a.write("forged.ndjson", w.run(t, "log", "export"))
-		forgedCheckpoint := w.run(t, "log", "checkpoint", "--newest")
+		forgedExport := a.write("forged.ndjson", w.Run(t, "log", "export"))
+		forgedCheckpoint := w.Run(t, "log", "checkpoint", "--newest")
 		_, cosignatures, _ := strings.Cut(checkpoint, "\n— witness")
 		a.checks(true, "Journal integrity: verified", "log", "verify", forgedExport, "--checkpoint",
 			a.write("f", forgedCheckpoint), "--verifier-key", w.key.VerifierText)
@@ -150,25 +151,25 @@ func TestARewrittenJournalIsCaughtByAPolicyAlone(t *testing.T) {
 		a.checks(false, "does not verify", "log", "verify", forgedExport, "--checkpoint",
 			a.write("f", forgedCheckpoint+"— witness"+cosignatures), "--policy", policy)
 		a.checks(false, "DAMAGED", "log", "verify", forgedExport, "--checkpoint", signed, "--policy", policy)
-		inForged := w.run(t, "log", "prove", forged.ID.String(), "--output", "json")
+		inForged := w.Run(t, "log", "prove", forged.ID.String(), "--output", "json")
 		a.checks(false, "no quorum: required", "verify", a.write("f", inForged), "--policy", policy)
 		a.checks(false, "not in the tree of the checkpoint",
 			"verify", a.write("f", transplanted(t, inForged, checkpoint)), "--policy", policy)
-		w.start(t)
+		w.Start(t)
 		w.alarms(t)
 		w.attest(t, 1) // no witness can prevent it
-		await(t, "the journal has an event of each", func() (bool, string) {
-			events := w.run(t, "log", "list", "--events")
+		daemontest.Await(t, "the journal has an event of each", func() (bool, string) {
+			events := w.Run(t, "log", "list", "--events")
 			return strings.Count(events, string(journal.EventContradiction)) >= 2, events
 		})
-		w.kill(t)
+		w.Kill(t)
 	}
 }
 
 // load attests five times per second, up to 500 times, until end is called.
 func (w *witnessed) load(t *testing.T) (end func()) {
 	t.Helper()
-	c, err := client.New(w.url, w.token, client.Options{})
+	c, err := client.New(w.URL, w.Token, client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +185,7 @@ func (w *witnessed) load(t *testing.T) (end func()) {
 				return
 			case <-tick.C:
 			}
-			if _, err := c.Attest(ctx, randomRequest(), client.AttestOptions{}); err != nil && ctx.Err() == nil {
+			if _, err := c.Attest(ctx, daemontest.RandomRequest(), client.AttestOptions{}); err != nil && ctx.Err() == nil {
 				t.Errorf("attest under load: %v", err)
 			}
 		}
@@ -214,7 +215,7 @@ func (w *witnessed) types(t *testing.T, last appliance.Attestation) {
 		typed++
 		cmd := exec.CommandContext(t.Context(), "sh", "-ec",
 			strings.NewReplacer("ID", last.ID.String(), "ADDRESS", last.SignerAddress.String()).Replace(command))
-		cmd.Dir, cmd.Env = w.auditor.dir, w.command().Env
+		cmd.Dir, cmd.Env = w.auditor.dir, w.Command().Env
 		if strings.Contains(command, "--policy") {
 			cmd.Env = append(os.Environ(), "ATTESTD_CONFIG=")
 		}
@@ -231,7 +232,7 @@ func (w *witnessed) types(t *testing.T, last appliance.Attestation) {
 // simulates a thief of the log key who also deletes the high-water mark. It returns the newest record.
 func (w *witnessed) rewrite(t *testing.T, j string, records int) (newest appliance.Record) {
 	t.Helper()
-	data := filepath.Join(w.dir, "data")
+	data := filepath.Join(w.Dir, "data")
 	kept, err := filepath.Glob(filepath.Join(data, archive.StoreFile+"*")) // and its write-ahead log
 	if err != nil {
 		t.Fatal(err)
@@ -262,7 +263,7 @@ func (w *witnessed) rewrite(t *testing.T, j string, records int) (newest applian
 	if err := s.Keys().Create(t.Context(), key); err != nil {
 		t.Fatal(err)
 	}
-	w.token = token
+	w.Token = token
 	for i := range records {
 		newest = leaves[1+i%(len(leaves)-1)]
 		newest.ID[15] ^= byte(i / (len(leaves) - 1))
@@ -295,14 +296,14 @@ func transplanted(t *testing.T, proof, checkpoint string) string {
 // alarms waits until both witnesses have contradicted the journal, and checks that all report it.
 func (w *witnessed) alarms(t *testing.T) {
 	t.Helper()
-	daemon := client.NewAdmin(filepath.Join(w.dir, "admin.sock"))
+	daemon := client.NewAdmin(filepath.Join(w.Dir, "admin.sock"))
 	defer daemon.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), daemontest.Patience)
 	defer cancel()
 	for contradict := 0; contradict < 2; {
 		s, err := daemon.Witnesses(ctx)
 		if err != nil {
-			t.Fatalf("%v: %+v\n%s", err, s, w.log())
+			t.Fatalf("%v: %+v\n%s", err, s, w.Log())
 		}
 		contradict = 0
 		for _, each := range s.Witnesses {
@@ -312,10 +313,10 @@ func (w *witnessed) alarms(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond) // between two polls
 	}
-	if n := strings.Count(string(w.log()), "CONTRADICTION"); n != 2 {
-		t.Errorf("%d alarms\n%s", n, w.log())
+	if n := strings.Count(string(w.Log()), "CONTRADICTION"); n != 2 {
+		t.Errorf("%d alarms\n%s", n, w.Log())
 	}
-	out, err := w.command("doctor").CombinedOutput()
+	out, err := w.Command("doctor").CombinedOutput()
 	if n := strings.Count(string(out), "contradicts the journal since"); err == nil || n != 2 {
 		t.Errorf("doctor: %v\n%s", err, out)
 	}
