@@ -24,7 +24,7 @@ export PATH := $(CURDIR)/bin/toolchain:$(PATH)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build check test test-drills deps test-deps promtool playground console clients lint bench bench-attestations bench-page bench-scale bench-greedy power-cuts test-restarts test-cluster bench-cluster fuzz soak test-signatures packages image test-packages deps-packages test-fresh test-opencryptoki clean
+.PHONY: help run build check test test-drills deps test-deps promtool playground console clients lint bench bench-attestations bench-peer bench-page bench-scale bench-greedy power-cuts test-restarts test-cluster bench-cluster fuzz soak test-signatures packages image test-packages deps-packages test-fresh test-opencryptoki clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,18 +97,23 @@ lint: deps ## gofmt, vet, golangci-lint, licenses, vulnerabilities (VULNDB=URL f
 power-cuts: deps ## simulate CUTS power cuts during writes to the journal (make test-drills does 40)
 	$(GO) test -run '^TestDrillPowerCuts$$' -count=1 -timeout 60m -v ./store/bolt -powercuts $(CUTS)
 
-bench: deps build ## measure attestations (results in bin/performance.json), reads over a million transfers, following, forwarding and a quorum
+bench: test-deps build bench-peer ## measure attestations (results in bin/performance.json), reads over a million transfers (bin/reads.json), following, forwarding and a quorum
 	@$(MAKE) bench-attestations ARGS='$(ARGS)'
-	$(GO) test -run '^$$' -bench BenchmarkReads -benchtime 1x -timeout 60m ./appliance/bench
+	$(GO) test -run '^$$' -bench BenchmarkReads -benchtime 1x -timeout 60m ./appliance/bench -reads $(CURDIR)/bin/reads.json
 	$(GO) test -run '^$$' -bench BenchmarkFollow -benchtime 1x -timeout 30m ./appliance/bench
 	$(GO) test -run '^$$' -bench BenchmarkQuorum -benchtime 1x ./appliance/bench
+
+bench-peer: test-deps # install PostGraphile, which BenchmarkReads compares with
+	cd appliance/bench/testdata/postgraphile && npm ci
 
 bench-attestations: deps build ## measure attestations only, in about four minutes (ARGS='-window 5s -rounds 5' takes longer; ARGS=-help lists the flags)
 	$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x -timeout 2h ./appliance/bench -results $(CURDIR)/bin/performance.json $(ARGS)
 
-bench-page: ## write the tables of docs/performance.md from docs/performance.json and docs/scale.json
+bench-page: ## write the tables of docs/performance.md from docs/performance.json, docs/reads.json and docs/scale.json
 	@$(GO) test -run '^$$' -bench BenchmarkAttestations -benchtime 1x ./appliance/bench -hsms= -systems= \
 	  -results $(CURDIR)/docs/performance.json -page $(CURDIR)/docs/performance.md >/dev/null
+	@$(GO) test -run '^$$' -bench BenchmarkReads -benchtime 1x ./appliance/bench \
+	  -reads $(CURDIR)/docs/reads.json -page $(CURDIR)/docs/performance.md >/dev/null
 	@$(GO) test -run '^$$' -bench BenchmarkScale -benchtime 1x ./appliance/bench -transfers 0 \
 	  -results $(CURDIR)/docs/scale.json -page $(CURDIR)/docs/performance.md >/dev/null
 

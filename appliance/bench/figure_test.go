@@ -77,6 +77,11 @@ func readAnswer(in *bufio.Reader) error {
 	}
 }
 
+// cpuOfProcess returns cpuTime of a process.
+func cpuOfProcess(b testing.TB, pid int) func() time.Duration {
+	return func() time.Duration { return cpuTime(b, pid) }
+}
+
 // cpuTime is the user and system time of a process (proc(5), stat, in ticks of 10 ms).
 func cpuTime(b testing.TB, pid int) time.Duration {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -240,7 +240,7 @@ func benchForwarding(b *testing.B, up, proxy *daemontest.Daemon) (f forwarding) 
 	measure := func(figures *[]figure, d *daemontest.Daemon, query string, connections int) {
 		request := graphqlRequest(d.URL, query, nil)
 		checkAnswer(b, d.URL, request)
-		*figures = append(*figures, load(b, d.URL, d.Cmd.Process.Pid, [][]byte{request}, connections, each))
+		*figures = append(*figures, load(b, d.URL, cpuOfProcess(b, d.Cmd.Process.Pid), [][]byte{request}, connections, each))
 	}
 	for range rounds {
 		measure(&f.direct, up, page10, 1)

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,41 +27,47 @@ import (
 	"github.com/attestd/attestd/appliance/daemon"
 	"github.com/attestd/attestd/appliance/daemontest"
 	"github.com/attestd/attestd/appliance/index"
-	"github.com/attestd/attestd/appliance/index/dataset"
 	"github.com/attestd/attestd/store/replica"
 )
 
-// timesPostGraphile is the aim: a multiple of the answers per second of PostGraphile 5 on a tuned PostgreSQL 15, on two
-// such cores with 1 million transfers.
-const timesPostGraphile = 3
-
 // readKind is one of the measured queries.
 type readKind struct {
-	name         string
-	postGraphile float64 // answers per second
-	query        string
-	samples      func(*readSamples) []string // values of the variable v; nil for a query without variables
+	name    string
+	query   string
+	peer    string                      // the same for PostGraphile
+	samples func(*readSamples) []string // values of the variable v; nil for a query without variables
 }
 
 const (
 	page7     = `sender_canonical receiver_canonical base_amount base_token_symbol source_universal_chain_id destination_universal_chain_id sort_order`
 	firstPage = `{ v2_transfers(args: {p_limit: 100}) { ` + page7 + ` } }`
+	traced    = `sender_canonical receiver_canonical base_amount sort_order traces { type height transaction_hash timestamp universal_chain_id } base_token_meta { denom representations { name symbol decimals } }`
+
+	peerPage7  = `sender_canonical: senderCanonical receiver_canonical: receiverCanonical base_amount: baseAmount base_token_symbol: baseTokenSymbol source_universal_chain_id: sourceUniversalChainId destination_universal_chain_id: destinationUniversalChainId sort_order: sortOrder`
+	peerTraced = `sender_canonical: senderCanonical receiver_canonical: receiverCanonical base_amount: baseAmount sort_order: sortOrder traces: tracesList { type height transaction_hash: transactionHash timestamp universal_chain_id: universalChainId } base_token_meta: baseTokenMeta { denom representations: representationsByUniversalChainIdAndDenomList { name symbol decimals } }`
 )
 
 var readKinds = []readKind{
-	{"first page of 100", 2050, firstPage, nil},
-	{"100 at a random cursor", 1910,
+	{"first page of 100", firstPage,
+		`{ allTransfersList(first: 100, orderBy: [SORT_ORDER_DESC]) { ` + peerPage7 + ` } }`, nil},
+	{"100 at a random cursor",
 		`query Page($v: String!) { v2_transfers(args: {p_limit: 100, p_sort_order: $v}) { ` + page7 + ` } }`,
+		`query Page($v: String!) { transfersBeforeList(first: 100, cursor: $v) { ` + peerPage7 + ` } }`,
 		func(s *readSamples) []string { return s.orders }},
-	{"20 by address", 2920,
+	{"20 by address",
 		`query Of($v: jsonb!) { v2_transfers(args: {p_limit: 20, p_addresses_canonical: $v}) { ` + page7 + ` } }`,
+		`query Of($v: String!) { transfersOfList(address: $v) { ` + peerPage7 + ` } }`,
 		func(s *readSamples) []string { return s.addresses }},
-	{"by transaction hash", 5760,
+	{"by transaction hash",
 		`query One($v: String!) { v2_transfers(args: {p_transaction_hash: $v}) { ` + page7 + ` } }`,
+		`query One($v: String!) { allTransfersList(orderBy: [SORT_ORDER_DESC], condition: {transactionHash: $v}) { ` +
+			peerPage7 + ` } }`,
 		func(s *readSamples) []string { return s.transactions }},
-	{"20 with traces, tokens", 930,
-		`{ v2_transfers(args: {p_limit: 20}) { sender_canonical receiver_canonical base_amount sort_order traces { type height transaction_hash timestamp universal_chain_id } base_token_meta { denom representations { name symbol decimals } } } }`, nil},
+	{"20 with traces, tokens", `{ v2_transfers(args: {p_limit: 20}) { ` + traced + ` } }`,
+		`{ allTransfersList(first: 20, orderBy: [SORT_ORDER_DESC]) { ` + peerTraced + ` } }`, nil},
 }
+
+var readsResults = flag.String("reads", "", "BenchmarkReads: file of the results; with -page, their tables are written and nothing is measured")
 
 // readSamples are arguments of random queries, from rows all over the data.
 type readSamples struct{ orders, addresses, transactions []string }
@@ -78,12 +86,23 @@ type reads struct {
 // BENCH_TRANSFERS is the size of the large replica. Its rows are made once and kept in BENCH_DIR, or in the user's
 // cache.
 func BenchmarkReads(b *testing.B) {
+	if *benchPage != "" {
+		run, err := kept[readsRun](*readsResults)
+		if err == nil {
+			err = writePage(*benchPage, "reads.json", run.table())
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		return
+	}
 	const rounds, each = 5, time.Second
 	transfers := envNumber(b, "BENCH_TRANSFERS", 1_000_000)
 	large, imported := newReadDaemon(b, transfers)
 	small, _ := newReadDaemon(b, min(10_000, transfers))
 	samples := map[*daemontest.Daemon]*readSamples{large: sampleReplica(b, large), small: sampleReplica(b, small)}
 	more := records(b, large, max(1, transfers/10), 2)
+	peer := newPostGraphile(b, large.Replica())
 	for _, d := range []*daemontest.Daemon{large, small} {
 		d.Start(b)
 	}
@@ -94,6 +113,9 @@ func BenchmarkReads(b *testing.B) {
 			requests[d] = append(requests[d], k.requests(b, d.URL, s))
 		}
 	}
+	if peer != nil {
+		peer.prepare(b, large.URL, samples[large])
+	}
 	cachedRequest := graphqlRequest(large.URL, "query @cached(ttl: 3600) "+firstPage, nil)
 	body := checkAnswer(b, large.URL, cachedRequest)
 	static, staticPID := startStatic(b, body)
@@ -101,19 +123,23 @@ func BenchmarkReads(b *testing.B) {
 	checkAnswer(b, static, staticRequest)
 
 	peakMemory := watchMemory(b, large.Cmd.Process.Pid)
-	results := map[*daemontest.Daemon]*reads{large: newReads(), small: newReads()}
+	results, peers := map[*daemontest.Daemon]*reads{large: newReads(), small: newReads()}, newReads()
 	for b.Loop() {
 		for range rounds {
 			for i := range readKinds {
 				for _, d := range []*daemontest.Daemon{large, small} {
 					results[d].kinds[i] = append(results[d].kinds[i],
-						load(b, d.URL, d.Cmd.Process.Pid, requests[d][i], readConnections, each))
+						load(b, d.URL, cpuOfProcess(b, d.Cmd.Process.Pid), requests[d][i], readConnections, each))
+				}
+				if peer != nil {
+					peers.kinds[i] = append(peers.kinds[i], load(b, peer.url, func() time.Duration { return peer.cpu(b) },
+						peer.requests[i], readConnections, each))
 				}
 			}
 			r := results[large]
 			r.cached = append(r.cached,
-				load(b, large.URL, large.Cmd.Process.Pid, [][]byte{cachedRequest}, readConnections, each))
-			r.static = append(r.static, load(b, static, staticPID, [][]byte{staticRequest}, readConnections, each))
+				load(b, large.URL, cpuOfProcess(b, large.Cmd.Process.Pid), [][]byte{cachedRequest}, readConnections, each))
+			r.static = append(r.static, load(b, static, cpuOfProcess(b, staticPID), [][]byte{staticRequest}, readConnections, each))
 		}
 	}
 	peak := peakMemory()
@@ -123,29 +149,43 @@ func BenchmarkReads(b *testing.B) {
 		b.Fatal(err)
 	}
 	added := importRecords(b, large, more)
-	reportReads(b, transfers, results[large], results[small])
+	reportReads(b, transfers, results[large], results[small], peers)
 	reportReplica(b, peak, stat.Size(), imported, added)
 }
 
 func newReads() *reads { return &reads{kinds: make([][]figure, len(readKinds))} }
 
-func reportReads(b *testing.B, transfers int, large, small *reads) {
+func reportReads(b *testing.B, transfers int, large, small, peer *reads) {
+	run := readsRun{Transfers: transfers, Cores: runtime.NumCPU(), Connections: readConnections}
 	fmt.Printf("\n%-26s %10s %10s %10s %10s %10s %12s\n", fmt.Sprintf("%d transfers", transfers), "per second",
-		"aim", "CPU each", "p50", "p99", "10k is ×")
-	row := func(name string, f figure, aim, ratio string) {
-		fmt.Printf("%-26s %10.0f %10s %7.0f µs %10s %10s %12s\n", name, f.perSecond, aim, f.cpuMicros,
+		"PostGraph.", "CPU each", "p50", "p99", "10k is ×")
+	row := func(name string, f figure, theirs, ratio string) {
+		fmt.Printf("%-26s %10.0f %10s %7.0f µs %10s %10s %12s\n", name, f.perSecond, theirs, f.cpuMicros,
 			f.p50.Round(time.Microsecond), f.p99.Round(time.Microsecond), ratio)
 	}
 	for i, k := range readKinds {
 		f, ratio := median(large.kinds[i]), middleRatio(small.kinds[i], large.kinds[i])
-		row(k.name, f, fmt.Sprintf("%.0f", timesPostGraphile*k.postGraphile), fmt.Sprintf("%.2f", ratio))
-		b.ReportMetric(f.perSecond/k.postGraphile,
-			strings.NewReplacer(" ", "-", ",", "").Replace(k.name)+"-of-PostGraphile")
+		r := readsRow{Query: k.name, PerSecond: f.perSecond, CPU: f.cpuMicros, P99: micros(f.p99), Small: ratio}
+		theirs := ""
+		if len(peer.kinds[i]) > 0 {
+			p := median(peer.kinds[i])
+			r.Peer, r.PeerCPU, r.Ratio = p.perSecond, p.cpuMicros, middleRatio(large.kinds[i], peer.kinds[i])
+			theirs = fmt.Sprintf("× %.1f", r.Ratio)
+			b.ReportMetric(r.Ratio, strings.NewReplacer(" ", "-", ",", "").Replace(k.name)+"-of-PostGraphile")
+		}
+		run.Rows = append(run.Rows, r)
+		row(k.name, f, theirs, fmt.Sprintf("%.2f", ratio))
+	}
+	if *readsResults != "" {
+		if err := run.write(*readsResults); err != nil {
+			b.Fatal(err)
+		}
 	}
 	cached := middleRatio(large.cached, large.static)
 	row("the first page, @cached", median(large.cached), "", "")
 	row("a static body of its size", median(large.static), "", "")
-	fmt.Printf("\n@cached answers a second: %.2f of static ones (aim: at least 0.7)\n", cached)
+	fmt.Print("\nof PostGraphile's answers a second: the second column (aim: at least 10 times)\n")
+	fmt.Printf("@cached answers a second: %.2f of static ones (aim: at least 0.7)\n", cached)
 	fmt.Printf("the same page at 10 thousand transfers and at %d: see the last column (aim: at most 1.3)\n", transfers)
 	b.ReportMetric(cached, "cached-of-static")
 }
@@ -236,11 +276,14 @@ func importRecords(b *testing.B, d *daemontest.Daemon, file string) importRate {
 		return int(status.Rows[index.TransferType.Name])
 	}
 	before := transfers()
-	var done dataset.Imported
+	var done struct {
+		Rows    int64   `json:"rows"`
+		Seconds float64 `json:"seconds"`
+	}
 	if out := d.Run(b, "replica", "import", file, "--output", "json"); json.Unmarshal([]byte(out), &done) != nil {
 		b.Fatal(out)
 	}
-	return importRate{transfers() - before, done.Rows, done.Elapsed}
+	return importRate{transfers() - before, done.Rows, time.Duration(done.Seconds * float64(time.Second))}
 }
 
 // sampleReplica picks 512 rows at even distances, and shuffles them.
@@ -344,8 +387,8 @@ func dial(b testing.TB, url string) net.Conn {
 const readConnections = 8
 
 // load sends requests in turn on some connections. Each connection sends at least one.
-func load(b testing.TB, url string, pid int, requests [][]byte, connections int, each time.Duration) figure {
-	before, start := cpuTime(b, pid), time.Now()
+func load(b testing.TB, url string, cpu func() time.Duration, requests [][]byte, connections int, each time.Duration) figure {
+	before, start := cpu(), time.Now()
 	latencies := make([][]time.Duration, connections)
 	var wg sync.WaitGroup
 	for i := range connections {
@@ -369,7 +412,7 @@ func load(b testing.TB, url string, pid int, requests [][]byte, connections int,
 		})
 	}
 	wg.Wait()
-	elapsed, spent := time.Since(start), cpuTime(b, pid)-before
+	elapsed, spent := time.Since(start), cpu()-before
 	all := slices.Concat(latencies...)
 	slices.Sort(all)
 	if len(all) == 0 {

@@ -241,7 +241,7 @@ func (s scale) read(ctx context.Context, tb testing.TB, replicas []sizedDaemon) 
 					tb.Fatal("interrupted")
 				}
 				figures[i] = append(figures[i],
-					load(tb, d.URL, d.Cmd.Process.Pid, requests[i][kind], readConnections, s.window))
+					load(tb, d.URL, cpuOfProcess(tb, d.Cmd.Process.Pid), requests[i][kind], readConnections, s.window))
 			}
 		}
 		for i, d := range replicas {
