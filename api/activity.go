@@ -9,11 +9,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gofiber/fiber/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/history"
 )
 
 // keptSamples is the number of samples that an Activity keeps: 15 minutes, in less than 1 MB.
@@ -98,7 +100,7 @@ func (a *Activity) since(at *int) (some []wire.Sample, next chan struct{}) {
 // sampler computes the samples of an Activity from the Prometheus counters, so sampling adds no work to a request.
 type sampler struct {
 	activity *Activity
-	inUse    func() int // HSM sessions inside a call; nil if unknown
+	hsm      func() HSMUse // nil if unknown
 	keys     accounts[string]
 
 	attestations prometheus.Metric
@@ -123,11 +125,19 @@ type counts struct {
 	attestations, reads int64
 	latency             *dto.Histogram
 	problems            map[appliance.Code]int64
+	hsm                 HSMUse
 }
 
-func newSampler(m *metrics, routes []Route, keys accounts[string], inUse func() int, now func() time.Time) *sampler {
+// HSMUse is the use of the HSM.
+type HSMUse struct {
+	InUse      int           // sessions inside a call
+	Signatures uint64        // since the start
+	SignTime   time.Duration // total time of the Signatures
+}
+
+func newSampler(m *metrics, routes []Route, keys accounts[string], hsm func() HSMUse, now func() time.Time) *sampler {
 	s := &sampler{
-		activity: &Activity{next: make(chan struct{})}, woken: make(chan struct{}, 1), inUse: inUse, keys: keys,
+		activity: &Activity{next: make(chan struct{})}, woken: make(chan struct{}, 1), hsm: hsm, keys: keys,
 		attestations: m.attestations,
 		latency:      m.durations.WithLabelValues(attestPath).(prometheus.Metric),
 		problems:     make(map[appliance.Code]prometheus.Metric),
@@ -212,8 +222,19 @@ func (s *sampler) sample(now time.Time) (busy bool) {
 	s.fill(now)
 	before, here := s.last, s.read()
 	s.last, s.at = here, now
-	one := wire.Sample{Time: now.UTC(), Attestations: here.attestations - before.attestations,
-		Reads: here.reads - before.reads}
+	one := work(before, here)
+	one.Time = now.UTC()
+	if one.Attestations > 0 {
+		one.Keys = s.busiest()
+	}
+	s.activity.add(one)
+	return !before.equal(here) || one.InUse > 0
+}
+
+// work returns the work between two reads of the counters.
+func work(before, here counts) wire.Sample {
+	one := wire.Sample{Attestations: here.attestations - before.attestations, Reads: here.reads - before.reads,
+		InUse: here.hsm.InUse}
 	latency := between(before.latency, here.latency)
 	one.P50Seconds, one.P99Seconds = quantile(latency, .5), quantile(latency, .99)
 	for code, n := range here.problems {
@@ -222,16 +243,52 @@ func (s *sampler) sample(now time.Time) (busy bool) {
 				one.Errors = make(map[appliance.Code]int64)
 			}
 			one.Errors[code] = n
+			if statuses[code] < fiber.StatusInternalServerError {
+				one.Refusals += n
+			}
 		}
 	}
-	if s.inUse != nil {
-		one.InUse = s.inUse()
+	if here.hsm.Signatures > before.hsm.Signatures { // a reload may have replaced the default key
+		n := float64(here.hsm.Signatures - before.hsm.Signatures)
+		one.HSMSeconds = new((here.hsm.SignTime - before.hsm.SignTime).Seconds() / n)
 	}
-	if one.Attestations > 0 {
-		one.Keys = s.busiest()
+	return one
+}
+
+// Measure returns a function that returns the work since its last call, for a history. It is nil without an Activity.
+// The function reads counters only, and does not wake an idle sampler. One goroutine may call it.
+func (s *Server) Measure() func() history.Step {
+	if s.sampler == nil {
+		return nil
 	}
-	s.activity.add(one)
-	return !before.equal(here) || one.InUse > 0
+	before, at := s.sampler.read(), 0
+	return func() history.Step {
+		last := before
+		before = s.sampler.read()
+		one := work(last, before)
+		step := history.Step{Attestations: one.Attestations, Refusals: one.Refusals, Errors: -one.Refusals,
+			Reads: one.Reads, Sessions: int64(one.InUse),
+			Requests:   int64(before.latency.GetSampleCount() - last.latency.GetSampleCount()),
+			P50:        orZero(one.P50Seconds),
+			P99:        orZero(one.P99Seconds),
+			Signatures: max(0, int64(before.hsm.Signatures-last.hsm.Signatures)), HSM: orZero(one.HSMSeconds),
+		}
+		for _, n := range one.Errors {
+			step.Errors += n
+		}
+		seconds, _ := s.sampler.activity.since(&at)
+		for _, second := range seconds {
+			step.Sessions = max(step.Sessions, int64(second.InUse))
+		}
+		return step
+	}
+}
+
+func orZero(n *float64) float64 {
+	if n == nil {
+		return 0
+	}
+	return *n
 }
 
 func (c counts) equal(o counts) bool {
@@ -249,6 +306,9 @@ func (s *sampler) read() counts {
 		if n := int64(written(m).GetCounter().GetValue()); n > 0 {
 			c.problems[code] = n
 		}
+	}
+	if s.hsm != nil {
+		c.hsm = s.hsm()
 	}
 	return c
 }

@@ -16,13 +16,14 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/appliance/audit"
+	"github.com/attestd/attestd/appliance/history"
 )
 
 // activityRig is an admin socket with the Activity of its rig's server.
 func activityRig(t *testing.T) *adminRig {
 	t.Helper()
 	o := &adminRig{rig: newRig(t, func(opts *api.Options) {
-		opts.InUse = func() int { return 3 }
+		opts.HSM = func() api.HSMUse { return api.HSMUse{InUse: 3} }
 		opts.Routes = []api.Route{{Method: "GET", Path: "/read", Read: true, Handler: func(c *fiber.Ctx) error {
 			return c.SendStatus(fiber.StatusOK)
 		}}}
@@ -75,6 +76,39 @@ func TestSamplesSayWhatWasDone(t *testing.T) {
 	}
 	if got.P50Seconds == nil || got.P99Seconds == nil || *got.P50Seconds <= 0 || *got.P50Seconds > *got.P99Seconds {
 		t.Errorf("p50 %v, p99 %v", got.P50Seconds, got.P99Seconds)
+	}
+}
+
+// A step of the history counts what was done since the last one, and refusals apart from errors.
+func TestAStepOfTheHistorySaysWhatWasDone(t *testing.T) {
+	t.Parallel()
+	var signed atomic.Int64
+	o := newRig(t, func(opts *api.Options) {
+		opts.HSM = func() api.HSMUse {
+			n := signed.Load()
+			return api.HSMUse{InUse: 1, Signatures: uint64(n), SignTime: time.Duration(n) * 4 * time.Millisecond}
+		}
+	})
+	o.attest()
+	measure := o.server.Measure()
+	for range 3 {
+		o.attest()
+	}
+	signed.Store(2)
+	o.do("POST", attestPath, good)
+	o.signer.fail(func() error { return appliance.Errorf(appliance.CodeHSMUnavailable, "away") })
+	o.do("POST", attestPath, good, "x-api-key", o.token, "Content-Type", "application/json")
+	got := measure()
+	if got.P50 <= 0 || got.P50 > got.P99 {
+		t.Errorf("p50 %v, p99 %v", got.P50, got.P99)
+	}
+	got.P50, got.P99 = 0, 0
+	want := history.Step{Attestations: 3, Refusals: 1, Errors: 1, Requests: 5, Signatures: 2, HSM: .004, Sessions: 1}
+	if got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := measure(); got != (history.Step{Sessions: 1}) {
+		t.Errorf("afterwards: %+v", got)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/events"
 	"github.com/attestd/attestd/appliance/health"
+	"github.com/attestd/attestd/appliance/history"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
 	"github.com/attestd/attestd/appliance/journal"
@@ -52,7 +53,8 @@ type AdminOptions struct {
 	// Surroundings returns the parts of the status that lie outside this server. It must be quick. Nil leaves them
 	// empty.
 	Surroundings func() wire.Surroundings
-	Activity     *Activity // of the public server; nil if it keeps none
+	Activity     *Activity        // of the public server; nil if it keeps none
+	History      *history.History // nil if the daemon keeps none
 	// Settings returns the values in effect. Doctor returns its findings, in the form that 'attestd doctor -o json'
 	// prints. ConsoleLink makes a sign-in link for the console with the given role. If one of them is nil, its route
 	// answers CodeNotFound.
@@ -156,6 +158,7 @@ func (a *Admin) ownRoutes() []Route {
 		{Method: fiber.MethodGet, Path: "/hsm", Handler: a.hsm},
 		{Method: fiber.MethodGet, Path: "/status", Probe: true, Handler: a.status},
 		{Method: fiber.MethodGet, Path: "/activity", Handler: a.activity},
+		{Method: fiber.MethodGet, Path: "/history", Handler: a.history},
 		{Method: fiber.MethodGet, Path: "/events", Handler: a.events},
 		{Method: fiber.MethodGet, Path: "/cluster", Handler: a.cluster},
 		{Method: fiber.MethodGet, Path: "/sinks", Handler: a.sinks},

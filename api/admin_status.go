@@ -16,6 +16,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/audit"
 	"github.com/attestd/attestd/appliance/health"
+	"github.com/attestd/attestd/appliance/history"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/journal"
 )
@@ -164,4 +165,21 @@ func (a *Admin) activity(c *fiber.Ctx) error {
 		}
 		return err
 	})
+}
+
+// history answers with the work of the last seconds, at most history.Longest.
+func (a *Admin) history(c *fiber.Ctx) error {
+	if a.opts.History == nil {
+		return appliance.Errorf(appliance.CodeNotFound, "this daemon keeps no history")
+	}
+	seconds, err := queryInt(c, "seconds")
+	if err != nil {
+		return err
+	}
+	now := a.now().UTC()
+	answer := wire.History{Until: now, Steps: []history.Step{},
+		From: now.Add(-time.Duration(min(seconds, int64(history.Longest.Seconds()))) * time.Second)}
+	length, steps := a.opts.History.Since(answer.From, now)
+	answer.StepSeconds, answer.Steps = int64(length.Seconds()), append(answer.Steps, steps...)
+	return sendJSON(c, fiber.StatusOK, answer)
 }

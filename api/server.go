@@ -90,7 +90,7 @@ type Options struct {
 	Logger    *slog.Logger         // nil means slog.Default
 	AccessLog *slog.Logger         // for requests with a status below 500; nil means Logger
 	Registry  *prometheus.Registry // nil means no metrics, and no Activity
-	InUse     func() int           // HSM sessions inside a call, for Activity; nil if unknown
+	HSM       func() HSMUse        // for Activity; nil if unknown
 	Now       func() time.Time     // nil means time.Now
 }
 
@@ -262,7 +262,7 @@ func New(opts Options) (*Server, error) {
 		go shared.run(s.base)
 	}
 	if m != nil {
-		s.sampler = newSampler(m, s.routes, s.keyAccounts, opts.InUse, opts.Now)
+		s.sampler = newSampler(m, s.routes, s.keyAccounts, opts.HSM, opts.Now)
 		go s.sampler.run(s.base, opts.Now)
 	}
 	for _, r := range s.routes {

@@ -127,6 +127,8 @@ type Usage struct {
 	Ready           bool   // no fault is known
 	Signatures      uint64 // made and checked since the start
 	WrongSignatures uint64 // returned by the token and withheld by Sign
+	// SignTime is the total time of Sign for the Signatures, with the wait for a session. Only package worker counts it.
+	SignTime        time.Duration
 	Repairs         uint64 // including reopened sessions
 	Restarts        uint64 // workers started to replace another
 	InUse, Sessions int    // sessions inside a call, and all sessions

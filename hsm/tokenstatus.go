@@ -130,6 +130,7 @@ func (t *Tokens) Usage() Usage {
 		u := signer.Usage()
 		all.Signatures += u.Signatures
 		all.WrongSignatures += u.WrongSignatures
+		all.SignTime += u.SignTime
 		all.Repairs += u.Repairs
 		all.Restarts += u.Restarts
 		if p == first {

@@ -333,6 +333,12 @@ func (a *Admin) Activity(ctx context.Context, seconds int, follow bool, yield fu
 	})
 }
 
+// History returns the daemon's work in the last seconds, at most those of 30 days.
+func (a *Admin) History(ctx context.Context, seconds int) (h wire.History, err error) {
+	err = a.do(ctx, call{method: http.MethodGet, path: fmt.Sprintf("/history?seconds=%d", seconds), into: &h})
+	return h, err
+}
+
 func (a *Admin) do(ctx context.Context, call call) error { return a.caller.do(ctx, call) }
 
 // lines calls yield with each line of a streamed answer. An answer that was cut off returns io.ErrUnexpectedEOF.

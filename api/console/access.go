@@ -73,6 +73,7 @@ type verb struct {
 var verbs = map[string]verb{
 	"GET /status":                  {least: Viewer},
 	"GET /activity":                {least: Viewer},
+	"GET /history":                 {least: Viewer},
 	"GET /hsm":                     {least: Viewer},
 	"GET /stop":                    {least: Viewer},
 	"GET /cluster":                 {least: Viewer},

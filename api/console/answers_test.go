@@ -7,6 +7,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/history"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
 )
@@ -78,18 +79,31 @@ func TestFiguresSumUpWhatTheGraphsDraw(t *testing.T) {
 		if second == 100 {
 			s.P50Seconds, s.P99Seconds = new(.002), new(.25)
 			s.Errors = map[appliance.Code]int64{"rate_limited": 3, "paused": 1}
+			s.HSMSeconds, s.InUse = new(.003), 2
+		}
+		if second == 10 {
+			s.InUse = 5
 		}
 		samples = append(samples, s)
 	}
 	want := map[string][2]string{
 		"Attestations": {"600", "1,200"}, "Latency, median": {"2.0 ms", "2.0 ms"},
-		"Latency, p99 of the worst second": {"250.0 ms", "250.0 ms"},
-		"Errors":                           {"4 (rate_limited 3, paused 1)", "4 (rate_limited 3, paused 1)"},
-		"Queries":                          {"60", "120"},
+		"Latency, worst p99":        {"250.0 ms", "250.0 ms"},
+		"Refusals and errors":       {"4 (rate_limited 3, paused 1)", "4 (rate_limited 3, paused 1)"},
+		"Queries":                   {"60", "120"},
+		"HSM latency, mean":         {"3.0 ms", "3.0 ms"},
+		"HSM sessions in use, most": {"2", "5"},
 	}
 	for _, f := range figures(samples) {
 		if got := [2]string{f.Minute, f.Window}; got != want[f.Name] {
 			t.Errorf("%s: %q, want %q", f.Name, got, want[f.Name])
+		}
+	}
+	step := history.Step{Attestations: 1234, Refusals: 2, Errors: 1, Reads: 9, Requests: 5, P50: .01, P99: .1,
+		Signatures: 7, HSM: .02, Sessions: 3}
+	for i, want := range []string{"2,468", "10.0 ms", "100.0 ms", "6 (refusals 4, errors 2)", "18", "20.0 ms", "3"} {
+		if got := withHistory(figures(samples), []history.Step{step, {}, step})[i]; got.Window != want {
+			t.Errorf("%s of the history: %q, want %q", got.Name, got.Window, want)
 		}
 	}
 	for _, f := range figures(nil) {

@@ -19,6 +19,7 @@ func overviewPage() page {
 	return page{name: "overview", path: "/", title: "Overview", least: Viewer, routes: []route{
 		{"GET /{$}", Viewer, showOverview},
 		{"GET /overview/live", Viewer, followOverview},
+		{"GET /overview/history", Viewer, sendHistory},
 		{"POST /overview/doctor", Viewer, examineAgain},
 	}}
 }
@@ -29,6 +30,8 @@ const statusInterval = 3 * time.Second
 // overview is the data of the page.
 type overview struct {
 	overviewNow
+	Span     timeSpan // of the graphs
+	Spans    []timeSpan
 	Figures  []figure
 	Findings findings
 	Events   []eventRow // the newest
@@ -55,6 +58,15 @@ func showOverview(w http.ResponseWriter, v *visit) error {
 	}); err != nil {
 		return err
 	}
+	span := readSpan(v.URL.Query().Get("span"))
+	shown := figures(samples)
+	if !span.Live() {
+		history, err := v.Admin.History(v.Context(), span.Seconds)
+		if err != nil {
+			return err
+		}
+		shown = withHistory(shown, history.Steps)
+	}
 	found := v.console.doctor.recentFindings(v)
 	current.Faults = faults(current.Status.Checks, found)
 	events, err := newestEvents(v)
@@ -65,7 +77,7 @@ func showOverview(w http.ResponseWriter, v *visit) error {
 	if err != nil {
 		return err
 	}
-	return v.show(w, overview{current, figures(samples), found, rows})
+	return v.show(w, overview{current, span, spans, shown, found, rows})
 }
 
 func overviewOf(v *visit) (overviewNow, error) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,6 +29,12 @@ func (r *rig) startFollower(t testing.TB, upstream string) *rig {
 // startAnother starts another daemon on the rig's token, with further settings, until the test ends.
 func (r *rig) startAnother(t testing.TB, more string) *rig {
 	t.Helper()
+	return r.startIn(t, t.TempDir(), more)
+}
+
+// startIn starts a daemon in a folder. It runs until end is called, or the test ends.
+func (r *rig) startIn(t testing.TB, dir, more string) *rig {
+	t.Helper()
 	settings, err := r.admin.Settings(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +45,6 @@ func (r *rig) startAnother(t testing.TB, more string) *rig {
 			uri = s.Value
 		}
 	}
-	dir := t.TempDir()
 	file := filepath.Join(dir, "attestd.yaml")
 	text := fmt.Sprintf(`data_dir: %q
 server: { listen: "127.0.0.1:0" }
@@ -63,11 +69,12 @@ hsm: { uri: %q }
 				return nil
 			}})
 	}()
-	t.Cleanup(func() { stop(); <-ended })
+	end := sync.OnceFunc(func() { stop(); <-ended })
+	t.Cleanup(end)
 	select {
 	case at := <-ready:
 		return &rig{url: at.Console.String(), api: "http://" + at.API.String(), admin: client.NewAdmin(c.Admin.Socket),
-			socket: c.Admin.Socket}
+			socket: c.Admin.Socket, end: end}
 	case err := <-ended:
 		ended <- err
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/health"
+	"github.com/attestd/attestd/appliance/history"
 )
 
 // Status is the answer of GET /status: a summary of the daemon. It puts no load on the HSM.
@@ -129,7 +130,17 @@ type Sample struct {
 	P50Seconds *float64                 `json:"p50Seconds"`
 	P99Seconds *float64                 `json:"p99Seconds"`
 	Errors     map[appliance.Code]int64 `json:"errors,omitempty"` // answered problems, on all routes
+	Refusals   int64                    `json:"refusals"`         // of the Errors, those with a status below 500
 	Reads      int64                    `json:"reads"`            // GraphQL requests
 	InUse      int                      `json:"sessionsInUse"`    // HSM sessions inside a call
+	HSMSeconds *float64                 `json:"hsmSeconds"`       // mean latency of the HSM's signatures; null without any
 	Keys       map[string]int64         `json:"keys,omitempty"`   // attestations by API key id, for the busiest keys
+}
+
+// History is the answer of GET /history: the work since From, in steps of a length.
+type History struct {
+	From        time.Time      `json:"from"`
+	Until       time.Time      `json:"until"` // now
+	StepSeconds int64          `json:"stepSeconds"`
+	Steps       []history.Step `json:"steps"` // oldest first; without those in which attestd did not run
 }

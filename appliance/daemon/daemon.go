@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,6 +26,7 @@ import (
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/attest"
 	"github.com/attestd/attestd/appliance/config"
+	"github.com/attestd/attestd/appliance/history"
 	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/quorum"
 	"github.com/attestd/attestd/appliance/webhooks"
@@ -90,6 +92,7 @@ type running struct {
 	shipping shipping
 	webhooks *webhooks.Hooks
 	servers  servers
+	history  *history.History
 
 	tracing *tracing    // nil if no collector is configured
 	overdue *time.Timer // ends the process if a part does not end; nil until the daemon stops
@@ -136,6 +139,7 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	go r.watchdog(watching)
 	go r.watchTokens(watching)
 	go r.expireApprovals(watching)
+	defer r.keepHistory(watching)()
 	defer r.reads.run(ctx)() // ends before the replica is closed
 	defer r.tower.run(ctx)() // ends before its file is closed
 	defer r.gatherCosignatures(ctx)()
@@ -221,6 +225,7 @@ func (r *running) open(ctx context.Context) (err error) {
 	if r.tower, err = openWatchtower(r.config, r.chainOptions()); err != nil {
 		return err
 	}
+	r.history = history.Open(filepath.Join(r.config.DataDir, history.FileName), r.logger)
 	r.measure()
 	return nil
 }
@@ -269,6 +274,7 @@ func (r *running) adminOptions() api.AdminOptions {
 		Reads:        wire.ReadsStatus{Source: r.config.GraphQL.Source, Upstream: r.config.UpstreamShown()},
 		Surroundings: r.surroundings,
 		Activity:     r.servers.public.Activity(),
+		History:      r.history,
 		LogVerifier:  r.store.LogKey.VerifierText,
 		Logger:       r.logger,
 	}
@@ -313,6 +319,17 @@ func (r *running) records() int64 {
 func (r *running) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		r.logger.Warn("cannot notify the service manager", "state", state, "error", err.Error())
+	}
+}
+
+// keepHistory adds to the history until the returned function is called, which adds the last part of a minute.
+func (r *running) keepHistory(ctx context.Context) (stop func()) {
+	ctx, end := context.WithCancel(ctx)
+	var keeping sync.WaitGroup
+	keeping.Go(func() { r.history.Run(ctx, r.servers.public.Measure()) })
+	return func() {
+		end()
+		keeping.Wait()
 	}
 }
 
@@ -368,6 +385,9 @@ func (r *running) close() error {
 	}
 	r.closeEvents()
 	r.tracing.close()
+	if r.history != nil {
+		failures = append(failures, r.history.Close())
+	}
 	failures = append(failures, r.tower.close())
 	if r.overdue != nil && !r.overdue.Stop() {
 		select {} // giveUp ends the process

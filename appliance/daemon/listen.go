@@ -231,8 +231,11 @@ func (r *running) apiOptions(reads []api.Route) api.Options {
 		Logger:       r.logger,
 		AccessLog:    r.options.AccessLog,
 		Registry:     r.registry,
-		InUse:        func() int { return r.signer.usage().InUse },
-		Now:          time.Now,
+		HSM: func() api.HSMUse {
+			u := r.signer.usage()
+			return api.HSMUse{InUse: u.InUse, Signatures: u.Signatures, SignTime: u.SignTime}
+		},
+		Now: time.Now,
 	}
 }
 

@@ -102,6 +102,7 @@ type Signer struct {
 
 	signatures  atomic.Uint64
 	wrong       atomic.Uint64
+	signTime    atomic.Int64 // of the signatures, in nanoseconds
 	restarts    atomic.Uint64
 	lastSuccess atomic.Int64 // Unix nanoseconds
 
@@ -212,14 +213,17 @@ func (s *Signer) SignMessage(ctx context.Context, message []byte) (signature []b
 
 // signChecked has a worker sign, at most twice: the handle may have become that of another key, and is found again.
 func (s *Signer) signChecked(ctx context.Context, k kind, payload []byte, check func(answer []byte) error) error {
+	began := time.Now()
 	for again := false; ; again = true {
 		answer, err := s.do(ctx, k, payload)
 		if err != nil {
 			return err
 		}
 		if err = check(answer); err == nil {
+			now := time.Now()
 			s.signatures.Add(1)
-			s.lastSuccess.Store(time.Now().UnixNano())
+			s.signTime.Add(int64(now.Sub(began)))
+			s.lastSuccess.Store(now.UnixNano())
 			return nil
 		}
 		if again {
@@ -324,7 +328,7 @@ func (s *Signer) Usage() hsm.Usage {
 	defer s.mu.Unlock()
 	u := hsm.Usage{
 		Ready: s.fault == nil && s.refusal == nil, Signatures: s.signatures.Load(), WrongSignatures: s.wrong.Load(),
-		Repairs: s.past, Restarts: s.restarts.Load(),
+		SignTime: time.Duration(s.signTime.Load()), Repairs: s.past, Restarts: s.restarts.Load(),
 	}
 	if p := s.current; p != nil {
 		u.Repairs += p.repairs

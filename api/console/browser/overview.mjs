@@ -147,5 +147,40 @@ export default async function overview() {
     await page.context().close()
   })
 
+  await step("a longer span shows the history, with a gap where attestd did not run, each as a rate", async () => {
+    const page = await signIn("viewer")
+    const end = 60 * Math.floor(Date.now() / 60_000)
+    let reads = 0
+    await page.route("**/overview/history*", route => {
+      reads++
+      assert.equal(new URL(route.request().url()).searchParams.get("span"), "24h")
+      const steps = []
+      for (let start = end - 6 * 3600; start <= end; start += 60) {
+        if (start > end - 4 * 3600 && start < end - 2 * 3600) continue // attestd did not run
+        steps.push({ start, attestations: 90, refusals: 30, errors: 6, requests: 126, p50Seconds: .004, p99Seconds: .02, signatures: 90, hsmSeconds: .003, sessions: 2 })
+      }
+      return route.fulfill({ json: { from: new Date(1000 * (end - 86_400)).toISOString(), until: new Date(1000 * end).toISOString(), stepSeconds: 60, steps } })
+    })
+    await page.getByRole("link", { name: "24 hours" }).click()
+    await page.getByRole("heading", { name: "The last 24 hours" }).waitFor()
+    await page.getByText("Shaded: nothing was measured.").waitFor()
+    for (const [id, legend] of [["attestations", /1\.50\/s/], ["latency", /median\s*4\.0 ms\s*p99\s*20\.0 ms/], ["errors", /errors\s*0\.10\/s\s*refusals\s*0\.50\/s/], ["hsm", /mean\s*3\.0 ms/], ["sessions", /in use\s*2/]]) await page.locator(`#${id} .u-legend`, { hasText: legend }).waitFor()
+    assert.equal(await page.getByRole("link", { name: "24 hours" }).getAttribute("aria-current"), "true")
+    /** Whether a graph is shaded so many hours ago. */
+    const shaded = hours => page.evaluate(hours => {
+      const canvas = document.querySelector("#attestations canvas")
+      const ctx = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true })
+      ctx.drawImage(canvas, 0, 0)
+      const [all, over] = [canvas.getBoundingClientRect(), document.querySelector("#attestations .u-over").getBoundingClientRect()]
+      const scale = canvas.width / all.width
+      const column = ctx.getImageData(Math.round(scale * (over.left - all.left + over.width * (24 - hours) / 24)), Math.round(scale * (over.top - all.top)), 1, Math.round(scale * over.height)).data
+      return column.filter((part, n) => n % 4 === 3 && part > 0).length > .9 * column.length / 4
+    }, hours)
+    assert.deepEqual(await Promise.all([12, 5, 3, 1].map(shaded)), [true, false, true, false])
+    assert.equal(reads, 1)
+    if (pictures) await page.locator("#graphs").screenshot({ path: join(pictures, "overview-history.png") })
+    await page.context().close()
+  })
+
   await step("the overview's looks", () => looks("/", "overview", "operator", page => page.locator("#attestations canvas").waitFor()))
 }

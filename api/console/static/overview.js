@@ -2,18 +2,22 @@
 import { follow } from "./live.js"
 
 const { default: Graph } = await import("./uplot.js").catch(() => ({}))
-const window15 = 15 * 60
+/** The time span of the graphs: live, with a sample for each second, or of the history, with one for each of its steps. */
+const { span, seconds, live } = document.getElementById("graphs").dataset
+const isLive = live !== undefined
 
 /** The samples of the graphs, by column; a place that is null has nothing to draw. */
-let columns = { time: [], attestations: [], p50: [], p99: [], errors: [] }
+let columns = { time: [], attestations: [], p50: [], p99: [], errors: [], refusals: [], hsm: [], sessions: [] }
 
 const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()
 
-/** What a graph draws: names of columns with what they are called, and how a value is written. */
+/** What a graph draws: names of columns with what they are called and their colour, and how a value is written. */
 const kinds = {
-  attestations: { series: [["attestations", "attestations"]], unit: "/s", digits: 0 },
-  latency: { series: [["p50", "median"], ["p99", "p99"]], unit: " ms", digits: 1, log: true },
-  errors: { series: [["errors", "errors"]], unit: "/s", digits: 0, color: "--bad", asinh: true },
+  attestations: { series: [["attestations", "attestations", "--accent"]], unit: "/s", digits: isLive ? 0 : 2 },
+  latency: { series: [["p50", "median", "--accent"], ["p99", "p99", "--ink"]], unit: " ms", digits: 1, log: true },
+  errors: { series: [["errors", "errors", "--bad"], ["refusals", "refusals", "--warn"]], unit: "/s", digits: isLive ? 0 : 2, asinh: true },
+  hsm: { series: [["hsm", "mean", "--accent"]], unit: " ms", digits: 1, log: true },
+  sessions: { series: [["sessions", "in use", "--accent"]], unit: "", digits: 0 },
 }
 
 /** The ends of the y axis. A logarithmic one, or the inverse hyperbolic sine with a zero, still shows ordinary values beside an outage. */
@@ -38,29 +42,31 @@ function shadeGaps(graph) {
   const at = n => graph.valToPos(columns.time[n], "x", true)
   ctx.fillStyle = style("--line")
   columns.attestations.forEach((value, n, all) => {
-    if (value === null && n > 0 && n + 1 < all.length) ctx.fillRect(at(n - 1), bbox.top, at(n + 1) - at(n - 1), bbox.height)
+    const from = at(Math.max(0, n - 1))
+    if (value === null && n + 1 < all.length) ctx.fillRect(from, bbox.top, at(n + 1) - from, bbox.height)
   })
 }
 
 function draw(id) {
-  const { series, unit, digits, color, log, asinh } = kinds[id]
+  const { series, unit, digits, log, asinh } = kinds[id]
   const place = document.getElementById(id)
   place.replaceChildren()
   const axis = { stroke: style("--quiet"), grid: { stroke: style("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" }
   const clock = seconds => new Date(seconds * 1000).toISOString()
+  const told = at => isLive ? clock(at).slice(11, 19) + "Z" : clock(at).slice(0, 16).replace("T", " ") + "Z"
   const graph = new Graph({
     width: place.clientWidth, height: 150, legend: { live: true }, cursor: { y: false, drag: { x: false, y: false } }, padding: [8, 24, 0, 0],
-    scales: { x: { range: (_, min, max) => [Math.min(min, max - window15), max] }, y: { distr: log ? 3 : asinh ? 4 : 1, range: log ? decades : linear } },
+    scales: { x: { range: (_, min, max) => [Math.min(min, max - seconds), max] }, y: { distr: log ? 3 : asinh ? 4 : 1, range: log ? decades : linear } },
     axes: [
-      { ...axis, space: 70, values: (_, ticks) => ticks.map(tick => clock(tick).slice(11, 16)) },
+      { ...axis, space: 70, values: (_, ticks) => ticks.map(tick => seconds > 86400 ? clock(tick).slice(5, 10) : clock(tick).slice(11, 16)) },
       { ...axis, values: (_, ticks) => ticks.map(tick => tick < 0 ? null : tick?.toLocaleString("en")), ...((log || asinh) && { grid: { ...axis.grid, filter: wholeDecades } }), size: (_, values) => Math.max(44, 16 + 8 * Math.max(0, ...(values ?? []).map(value => `${value ?? ""}`.length))), space: log ? 18 : 36 },
     ],
     hooks: { drawClear: [shadeGaps] },
     series: [
-      { label: "at", value: (graph, at) => { const time = at ?? latest(graph.data[0]); return time == null ? "–" : clock(time).slice(11, 19) + "Z" } },
-      ...series.map(([, label], n) => ({
+      { label: "at", value: (graph, at) => { const time = at ?? latest(graph.data[0]); return time == null ? "–" : told(time) } },
+      ...series.map(([, label, color], n) => ({
         label, width: 1.5, points: { show: true, size: 4, filter: alone }, spanGaps: false, dash: n ? [4, 3] : undefined,
-        stroke: style(color ?? (n ? "--ink" : "--accent")),
+        stroke: style(color),
         value: (graph, value, n, at) => {
           const shown = at == null ? latest(graph.data[n]) : value
           return shown == null ? "none" : number(shown, digits) + unit
@@ -93,18 +99,47 @@ function redraw() {
 
 const milliseconds = seconds => (seconds === null ? null : seconds * 1000)
 
+const gapAt = time => {
+  for (const column of Object.values(columns)) column.push(null)
+  columns.time[columns.time.length - 1] = time
+}
+
 function add(sample) {
   const time = Math.round(Date.parse(sample.time) / 1000)
-  if (time - columns.time.at(-1) > 2) { // nothing was measured in between
-    for (const column of Object.values(columns)) column.push(null)
-    columns.time[columns.time.length - 1] = time - 1
+  if (time - columns.time.at(-1) > 2) gapAt(time - 1) // nothing was measured in between
+  const refusals = sample.refusals ?? 0
+  const all = Object.values(sample.errors ?? {}).reduce((sum, n) => sum + n, 0)
+  const values = {
+    time, attestations: sample.attestations, p50: milliseconds(sample.p50Seconds), p99: milliseconds(sample.p99Seconds),
+    errors: all - refusals, refusals, hsm: milliseconds(sample.hsmSeconds ?? null), sessions: sample.sessionsInUse ?? 0,
   }
-  columns.time.push(time)
-  columns.attestations.push(sample.attestations)
-  columns.p50.push(milliseconds(sample.p50Seconds))
-  columns.p99.push(milliseconds(sample.p99Seconds))
-  columns.errors.push(Object.values(sample.errors ?? {}).reduce((sum, n) => sum + n, 0))
-  for (const column of Object.values(columns)) column.splice(0, column.length - window15)
+  for (const [name, column] of Object.entries(columns)) {
+    column.push(values[name])
+    column.splice(0, column.length - seconds)
+  }
+  redraw()
+}
+
+let asked = 0
+/** Reads the history again, at most once a minute, as it changes. */
+async function readHistory() {
+  if (performance.now() < asked) return
+  asked = performance.now() + 60_000
+  const answer = await fetch(`/overview/history?span=${span}`)
+  if (!answer.ok) return // the stream tells why
+  const { from, stepSeconds: step, steps } = await answer.json()
+  for (const column of Object.values(columns)) column.length = 0
+  const begin = Math.floor(Date.parse(from) / 1000)
+  for (const one of steps) {
+    const last = columns.time.at(-1)
+    if (last === undefined ? one.start - begin > step : one.start - last > step) gapAt(last === undefined ? begin : last + step)
+    const latency = value => one.requests ? milliseconds(value) : null
+    const values = {
+      time: one.start, attestations: one.attestations / step, p50: latency(one.p50Seconds), p99: latency(one.p99Seconds),
+      errors: one.errors / step, refusals: one.refusals / step, hsm: one.signatures ? milliseconds(one.hsmSeconds) : null, sessions: one.sessions,
+    }
+    for (const [name, column] of Object.entries(columns)) column.push(values[name])
+  }
   redraw()
 }
 
@@ -136,8 +171,8 @@ if (Graph) {
 }
 
 follow("/overview/live", {
-  begin: () => { for (const column of Object.values(columns)) column.length = 0 },
-  sample: add,
+  begin: () => { if (isLive) for (const column of Object.values(columns)) column.length = 0 },
+  sample: isLive ? add : readHistory,
   now: replacer(document.getElementById("now")),
   feed: replacer(document.getElementById("feed")),
 })
