@@ -63,8 +63,11 @@ const (
 	ScopeCosign  Scope = "cosign"  // request signatures as another member of the quorum
 )
 
-// Scopes lists all scopes. A key that is created without a scope has the first two: it is a client's.
-var Scopes = []Scope{ScopeAttest, ScopeGraphQL, ScopeCosign}
+// Scopes lists all scopes. DefaultScopes are those of a key that is created without any: it is a client's.
+var (
+	Scopes        = []Scope{ScopeAttest, ScopeGraphQL, ScopeCosign}
+	DefaultScopes = []Scope{ScopeAttest, ScopeGraphQL}
+)
 
 // ParseScope returns the named scope.
 func ParseScope(s string) (Scope, error) {
@@ -77,7 +80,7 @@ func ParseScope(s string) (Scope, error) {
 // KeyRequest describes a new API key.
 type KeyRequest struct {
 	Name      string         `json:"name"`
-	Scopes    []Scope        `json:"scopes"` // empty means attest and graphql
+	Scopes    []Scope        `json:"scopes"` // empty means DefaultScopes
 	Rate      Rate           `json:"rate"`
 	AllowFrom []netip.Prefix `json:"allowFrom,omitempty"`
 	Attestor  string         `json:"attestor,omitempty"` // see attest.CheckBinding
@@ -121,7 +124,7 @@ func NewAPIKey(req KeyRequest, now time.Time) (key APIKey, token string, err err
 		Created: now.UTC().Truncate(time.Second), Expires: req.Expires.UTC(),
 	}
 	if len(key.Scopes) == 0 {
-		key.Scopes = slices.Clone(Scopes[:2])
+		key.Scopes = slices.Clone(DefaultScopes)
 	}
 	return key, tokenPrefix + id + "_" + secret, nil
 }

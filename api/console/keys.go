@@ -56,13 +56,16 @@ type keyForm struct {
 	Scopes                                   []string
 }
 
+// emptyKeyForm has the settings of a key that the command creates without any.
 func emptyKeyForm() keyForm {
-	return keyForm{Rate: appliance.Rate{}.String(), Scopes: defaultScopes()}
+	return keyForm{Rate: appliance.Rate{}.String(), Scopes: names(appliance.DefaultScopes)}
 }
 
-// defaultScopes are the scopes of a key that is created without any, as by the command.
-func defaultScopes() []string {
-	return []string{string(appliance.ScopeAttest), string(appliance.ScopeGraphQL)}
+func names(scopes []appliance.Scope) (all []string) {
+	for _, scope := range scopes {
+		all = append(all, string(scope))
+	}
+	return all
 }
 
 func showKeys(w http.ResponseWriter, v *visit) error {
@@ -71,11 +74,8 @@ func showKeys(w http.ResponseWriter, v *visit) error {
 
 // formLike returns a form for a successor of a key, with the same settings.
 func formLike(k appliance.APIKey) keyForm {
-	f := keyForm{Name: successor(k.Name), Rate: k.Rate.String(), AllowFrom: spaced(k.AllowFrom), Attestor: k.Attestor}
-	for _, scope := range k.Scopes {
-		f.Scopes = append(f.Scopes, string(scope))
-	}
-	return f
+	return keyForm{Name: successor(k.Name), Rate: k.Rate.String(), AllowFrom: spaced(k.AllowFrom), Attestor: k.Attestor,
+		Scopes: names(k.Scopes)}
 }
 
 // successor returns the name for the next key of a client: payments-2 after payments. Names are unique.

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +37,26 @@ func (r *rig) theKey(t testing.TB, name string) appliance.APIKey {
 func newKeyForm(name string) url.Values {
 	return url.Values{"name": {name}, "rate": {"10/s"}, "scope": {"attest"}, "expires": {"2999-01-31"},
 		"allowFrom": {"127.0.0.0/8, ::1"}}
+}
+
+var checkedScopes = regexp.MustCompile(`name="scope" value="([a-z]+)" checked`)
+
+// The form for a new key has the scopes that a key gets which the command creates without any.
+func TestTheFormHasTheScopesOfTheCommand(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	key, _, err := r.admin.CreateKey(t.Context(), appliance.KeyRequest{Name: newName("by default")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, page := r.signedIn(t, "operator").get("/keys")
+	var checked []appliance.Scope
+	for _, found := range checkedScopes.FindAllStringSubmatch(page, -1) {
+		checked = append(checked, appliance.Scope(found[1]))
+	}
+	if !slices.Equal(checked, key.Scopes) {
+		t.Errorf("the form has %v, the command %v", checked, key.Scopes)
+	}
 }
 
 var tokenPattern = regexp.MustCompile(`attestd_[a-z2-7]{16}_[0-9a-f]{64}`)
