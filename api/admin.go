@@ -40,6 +40,10 @@ type AdminOptions struct {
 	Reload func(by string) (needRestart []string, err error)
 	// Backup writes an archive with a consistent copy of keys and journal. Nil means that backups are not supported.
 	Backup func(ctx context.Context, w io.Writer) error
+	// BackupFile is the file with the time of the last complete backup; "" keeps the time in memory. BackupMaxAge is the
+	// age above which a backup is late; 0 accepts any.
+	BackupFile   string
+	BackupMaxAge time.Duration
 	// Report makes a signed audit report. Nil means that reports are not supported.
 	Report func(ctx context.Context, o report.Options) (report.Signed, error)
 	Events *journal.Events // records the operators' actions; nil records none
@@ -94,7 +98,7 @@ type Admin struct {
 	lag      lagHistory // of the replica's follower
 
 	audited     atomic.Pointer[wire.Audit] // the last complete audit; nil before the first
-	lastBackup  atomic.Pointer[backupMade] // nil before the first
+	backups     backups
 	quorumSeen  seen[quorum.Status]
 	clusterSeen seen[[]health.Finding]
 	peopleSeen  seen[[]approval.Approver]
@@ -119,6 +123,7 @@ const (
 func NewAdmin(opts AdminOptions) *Admin {
 	opts.Logger, opts.Now = orDefaults(opts.Logger, opts.Now)
 	a := &Admin{opts: opts, attestor: opts.Attestor, started: opts.Now()}
+	a.backups.open(opts.BackupFile, opts.Logger)
 	a.streams, a.endStreams = context.WithCancel(context.Background())
 	a.httpServer = newHTTPServer(httpOptions{
 		Logger: opts.Logger.With("socket", "admin"), Now: opts.Now, ShowCauses: true,

@@ -82,16 +82,7 @@ func (a *Admin) watchChecks() (all []health.Finding) {
 			all = append(all, health.Named("sinks", health.Sink(s))...)
 		}
 	}
-	if made := a.lastBackup.Load(); made != nil {
-		all = append(all, health.Named("backup", health.Backup(made.at, made.err))...)
-	}
-	return all
-}
-
-// backupMade is the end of a backup.
-type backupMade struct {
-	at  time.Time
-	err error // nil if the backup is complete
+	return append(all, health.Named("backup", health.Backup(a.backups.state(a.started), a.opts.BackupMaxAge, a.now())...)...)
 }
 
 // memberChecks rates the other members of a quorum and of a cluster.

@@ -2,16 +2,12 @@ package api
 
 import (
 	"bytes"
-	"context"
-	"errors"
-	"io"
 	"runtime/pprof"
 
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
-	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/sinks"
 )
 
@@ -74,29 +70,6 @@ func (a *Admin) reload(c *fiber.Ctx) error {
 		needRestart = []string{}
 	}
 	return sendJSON(c, fiber.StatusOK, wire.Reloaded{NeedRestart: needRestart})
-}
-
-// backup streams an archive. restore refuses an archive that was cut off, because its end is missing.
-func (a *Admin) backup(c *fiber.Ctx) error {
-	if a.opts.Backup == nil {
-		return appliance.Errorf(appliance.CodeNotFound, "this daemon cannot make backups")
-	}
-	// recorded first, so that the archive contains the event
-	if err := a.recordOrQueue(c, journal.EventBackup, nil); err != nil {
-		return err
-	}
-	backup := func(ctx context.Context, w io.Writer) error {
-		err := a.opts.Backup(ctx, w)
-		if !errors.Is(err, context.Canceled) { // the operator ended it
-			a.lastBackup.Store(&backupMade{a.now(), err})
-		}
-		return err
-	}
-	if err := a.streamFile(c, backup); err != nil {
-		return err
-	}
-	c.Context().Response.Header.SetContentType("application/x-tar")
-	return nil
 }
 
 // profile answers with a profile of the daemon as text: goroutine or heap. It holds names of functions and counts, but

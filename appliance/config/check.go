@@ -102,10 +102,15 @@ func (c *Config) validateGraphQL(check func(ok bool, format string, args ...any)
 // maxWitnessInterval bounds the time until a checkpoint is witnessed.
 const maxWitnessInterval = 24 * time.Hour
 
+// minBackupAge is the smallest backup.max_age. A backup of a large journal takes minutes.
+const minBackupAge = time.Minute
+
 func (c *Config) validateJournal(check func(ok bool, format string, args ...any)) {
 	check(c.Journal.MaxAhead > 0, "journal.max_ahead: must be more than zero")
 	check(c.Journal.WitnessInterval >= minInterval && c.Journal.WitnessInterval <= maxWitnessInterval,
 		"journal.witness_interval: must be %s to %s", minInterval, maxWitnessInterval)
+	check(c.Backup.MaxAge == 0 || c.Backup.MaxAge >= minBackupAge, "backup.max_age: must be at least %s, or 0s",
+		minBackupAge)
 	check(c.Backup.Recipient == "" ||
 		c.Backup.PassphraseFile == "", "backup: set recipient or passphrase_file, not both")
 	if c.Backup.Recipient != "" {

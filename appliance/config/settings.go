@@ -126,6 +126,8 @@ type Config struct {
 	Backup struct {
 		Recipient      string `koanf:"recipient"`
 		PassphraseFile string `koanf:"passphrase_file"`
+
+		MaxAge time.Duration `koanf:"max_age"`
 	} `koanf:"backup"`
 	Chain struct {
 		Contracts    []Contract    `koanf:"contracts"`
@@ -310,6 +312,8 @@ func attestationSettings() []Setting {
 			"age recipient (age1…, made by age-keygen on another machine) to which attestd backup encrypts log.key; if this and backup.passphrase_file are empty, backups omit log.key"},
 		{"backup.passphrase_file", "",
 			"used instead of backup.recipient: file with the passphrase with which attestd backup encrypts log.key"},
+		{"backup.max_age", "0s",
+			"age of the last complete backup above which status, doctor, the console and metrics report a failure, such as 26h for a backup each night; 0s never does"},
 	}
 }
 

@@ -261,6 +261,8 @@ func (r *running) adminOptions() api.AdminOptions {
 		Backup: func(ctx context.Context, w io.Writer) error {
 			return r.store.Backup(ctx, w, r.options.Version)
 		},
+		BackupFile:   filepath.Join(r.config.DataDir, "last-backup"),
+		BackupMaxAge: r.config.Backup.MaxAge,
 		Report:       r.store.Report,
 		Stop:         r.store.Stop,
 		Events:       r.events,

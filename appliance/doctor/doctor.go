@@ -75,6 +75,7 @@ func checks() []checkup {
 		{"chain", checkChain},
 		{"witnesses", checkWitnesses},
 		{"sinks", checkSinks},
+		{"backup", checkBackup},
 		{"webhooks", checkWebhooks},
 		{"replica", checkReplica},
 		{"upstream", checkFollowing},

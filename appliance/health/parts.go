@@ -76,13 +76,34 @@ func Certificate(ends, now time.Time) Finding {
 	return Good("valid until %s", text.Time(ends))
 }
 
-// Backup rates the last backup that the running daemon made. failure is why it failed, nil if it is complete.
-func Backup(at time.Time, failure error) Finding {
-	if failure != nil {
-		return Failure("make another one: attestd backup FILE", "the backup of %s failed: %s", text.Time(at),
-			text.OneLine(failure.Error()))
+// Backups are the backups that the running daemon made.
+type Backups struct {
+	Complete time.Time // end of the last complete one, also of an earlier daemon; zero if none is known
+	Failed   time.Time // end of a later one that failed; zero if none did
+	Failure  error     // why that one failed
+	Since    time.Time // start of the daemon
+}
+
+// Backup rates the backups. An older one than maxAge is a failure; 0 accepts any age. Without a backup there is no
+// finding until maxAge has passed.
+func Backup(b Backups, maxAge time.Duration, now time.Time) []Finding {
+	const remedy = "make another one: attestd backup FILE; systemctl enable --now attestd-backup.timer makes one each night"
+	last := b.Complete
+	if last.IsZero() {
+		last = b.Since
 	}
-	return Good("the last backup was made at %s", text.Time(at))
+	switch late := maxAge > 0 && now.Sub(last) > maxAge; {
+	case !b.Failed.IsZero():
+		return []Finding{Failure(remedy, "the backup of %s failed: %s", text.Time(b.Failed), text.OneLine(b.Failure.Error()))}
+	case late && b.Complete.IsZero():
+		return []Finding{Failure(remedy, "no backup is known, and attestd has run longer than %s (backup.max_age)", maxAge)}
+	case late:
+		return []Finding{Failure(remedy, "the last complete backup was made at %s, longer ago than %s (backup.max_age)",
+			text.Time(b.Complete), maxAge)}
+	case b.Complete.IsZero():
+		return nil
+	}
+	return []Finding{Good("the last complete backup was made at %s", text.Time(b.Complete))}
 }
 
 // memberLate is how long a member of a cluster may be silent. Members report every few seconds.
