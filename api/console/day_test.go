@@ -22,7 +22,7 @@ import (
 )
 
 // startTroubled starts a daemon whose sink, RPC and witness fail until a POST to mend, followed by sink, rpc or
-// witness.
+// witness. Its last backup is two days old.
 func (r *rig) startTroubled(t testing.TB) (troubled *rig, mend string) {
 	t.Helper()
 	parts := &parts{well: make(map[string]bool)}
@@ -51,7 +51,16 @@ func (r *rig) startTroubled(t testing.TB) (troubled *rig, mend string) {
 			t.Fatal(err)
 		}
 	}
-	return r.startAnother(t, fmt.Sprintf(`journal: { origin: example.com/console, witnesses: %q, witness_interval: 1s }
+	data := filepath.Join(dir, "data")
+	if err := os.Mkdir(data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-48 * time.Hour).UTC().Format(time.RFC3339)
+	if err := os.WriteFile(filepath.Join(data, "last-backup"), []byte(old), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return r.startIn(t, dir, fmt.Sprintf(`backup: { max_age: 24h }
+journal: { origin: example.com/console, witnesses: %q, witness_interval: 1s }
 attestation: { policy: %q }
 audit: { sinks: [{ name: siem, type: https, url: %q }] }
 chain: { contracts: [{ name: usdc, address: %q, rpc: [%q], confirmations: 0 }] }

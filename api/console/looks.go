@@ -25,7 +25,8 @@ var embedded embed.FS
 // view is the data of the layout and of its page.
 type view struct {
 	Title   string
-	Page    string
+	Page    string // name of the template
+	path    string // of the page in the navigation; empty without one
 	pages   []page
 	Who     *Principal // nil if no user has signed in
 	Expires time.Time  // of the session
@@ -161,7 +162,7 @@ func (v view) Left() int { return int(v.Expires.Sub(v.Now).Seconds()) }
 func (v view) Nav() (items []navItem) {
 	for _, p := range v.pages {
 		if v.Who != nil && v.Who.Role >= p.least {
-			items = append(items, navItem{p.path, p.title, p.name == v.Page})
+			items = append(items, navItem{p.path, p.title, p.path == v.path})
 		}
 	}
 	return items

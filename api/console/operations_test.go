@@ -40,7 +40,7 @@ func TestAnOperatorPausesBacksUpAndBinds(t *testing.T) {
 			t.Errorf("%s: the page lacks %q: %s", step.path, step.want, page)
 		}
 	}
-	status, header, file := b.post("/operations/backup", nil)
+	status, header, file := b.post("/backups", nil)
 	if status != http.StatusOK || !strings.HasPrefix(header.Get("Content-Disposition"), `attachment; filename="attestd-`) ||
 		!strings.HasSuffix(header.Get("Content-Disposition"), `.tar.zst"`) {
 		t.Errorf("backup: %d %v", status, header)
@@ -77,8 +77,8 @@ func TestAnOperatorPausesBacksUpAndBinds(t *testing.T) {
 			t.Errorf("the event %s is by %q", kind, recorded[kind])
 		}
 	}
-	for _, path := range []string{"pause", "resume", "backup", "bind"} {
-		if status, _, _ := r.signedIn(t, "auditor").post("/operations/"+path, nil); status != http.StatusForbidden {
+	for _, path := range []string{"/operations/pause", "/operations/resume", "/operations/bind", "/backups"} {
+		if status, _, _ := r.signedIn(t, "auditor").post(path, nil); status != http.StatusForbidden {
 			t.Errorf("an auditor's %s: %d", path, status)
 		}
 	}

@@ -33,12 +33,13 @@ type route struct {
 }
 
 // pages returns all pages, in the order of the navigation.
-func pages(withQuorum bool) []page {
+func pages(withQuorum bool, parts []Part) []page {
 	all := []page{overviewPage(), attestationsPage(), activityPage(), keysPage(), approvalsPage()}
 	if withQuorum {
 		all = append(all, quorumPage())
 	}
-	return append(all, replicaPage(), auditPage(), webhooksPage(), operationsPage(), settingsPage())
+	all = append(all, replicaPage(), auditPage(), webhooksPage(), operationsPage())
+	return append(append(all, partPages(parts)...), settingsPage())
 }
 
 // visit is a request of a signed-in user.
@@ -123,7 +124,7 @@ func (c *Console) failed(w http.ResponseWriter, v *visit, err error) {
 // show answers with the visit's page.
 func (v *visit) show(w http.ResponseWriter, data any) error {
 	return v.console.looks.write(w, http.StatusOK, v.page.name, view{
-		Title: v.page.title, Page: v.page.name, pages: v.console.pages, Who: &v.Principal, Expires: v.Expires,
+		Title: v.page.title, Page: v.page.name, path: v.page.path, pages: v.console.pages, Who: &v.Principal, Expires: v.Expires,
 		Now: v.console.now(), Data: data,
 	})
 }

@@ -40,6 +40,17 @@ func (r *running) listenConsole(ctx context.Context, inside *api.Inside, admin *
 func (r *running) consoleOptions(at net.Addr) console.Options {
 	o := console.Options{URL: &url.URL{Scheme: "http", Host: at.String()}, Logger: r.logger, Now: time.Now,
 		Quorum: r.quorum != nil}
+	for part, configured := range map[console.Part]bool{
+		console.Watchtower: r.tower != nil,
+		console.Witnesses:  r.witnesses != nil && r.config.Journal.Witnesses != "",
+		console.Cluster:    r.store.Database != nil,
+		console.Sinks:      len(r.config.Audit.Sinks) > 0,
+		console.Policy:     r.config.Attestation.Policy != "" || r.config.Attestation.ScreeningList != "",
+	} {
+		if configured {
+			o.Parts = append(o.Parts, part)
+		}
+	}
 	if config.IsLoopback(r.config.Console.Listen) {
 		o.Hosts = []string{"localhost", "127.0.0.1", "::1"}
 	} else {

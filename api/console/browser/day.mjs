@@ -1,5 +1,5 @@
 // An operator's day: what fails is seen with its cause, mended, and seen to work again; a refusal is traced to its rule; a key is used.
-import { admin, api, assert, signIn, step, url } from "./harness.mjs"
+import { admin, api, assert, looks, signIn, step, url } from "./harness.mjs"
 
 const { mend } = JSON.parse(process.env.RIG)
 
@@ -12,12 +12,32 @@ export default async function day() {
       assert.ok((await fault.first().locator("p").allInnerTexts()).length > 1, "there is no remedy")
       await page.getByRole("heading", { name: "Needs attention" }).waitFor()
       await page.goto(`${url}/operations`)
-      await page.getByRole("row").filter({ hasText: cause }).first().waitFor()
+      await page.getByRole("row").filter({ hasText: cause }).getByRole("link").first().click() // to the part's own page
+      await page.getByRole("listitem").filter({ hasText: cause }).first().waitFor()
       await page.goto(url)
       assert.ok((await fetch(mend + part, { method: "POST" })).ok)
       await fault.first().waitFor({ state: "detached" }) // without a reload
       await page.context().close()
     })
+  }
+
+  await step("backups that have stopped are seen first, with a remedy, until an operator makes one", async () => {
+    const page = await signIn("operator")
+    const fault = page.locator("li").filter({ has: page.getByRole("heading", { name: "backup" }) }).filter({ hasText: /the last complete backup was made at .*, longer ago than 24h/ })
+    await fault.waitFor()
+    assert.match(await fault.innerText(), /make another one: attestd backup FILE/)
+    const maker = await page.context().newPage()
+    await maker.goto(`${url}/backups`)
+    await maker.getByText("longer ago than 24h").waitFor()
+    await Promise.all([maker.waitForEvent("download"), maker.getByRole("button", { name: "Download a backup" }).click()])
+    await fault.waitFor({ state: "detached" }) // without a reload
+    await maker.getByText(/the last complete backup was made at/).waitFor()
+    await maker.getByText("longer ago than 24h").waitFor({ state: "detached" })
+    await page.context().close()
+  })
+
+  for (const [path, heading] of [["watchtower", "Contract usdc"], ["witnesses", "Witnesses"], ["sinks", "Audit sinks"], ["policy", "Settings"], ["backups", "New backup"]]) {
+    await step(`the looks of the page ${path}`, () => looks(`/${path}`, path, "operator", page => page.getByRole("heading", { name: heading, level: 2 }).waitFor()))
   }
 
   const attest = (token, beneficiary) => fetch(`${api}/functions/v1/attest`, {

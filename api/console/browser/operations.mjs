@@ -1,4 +1,4 @@
-// The state of the parts, and an operator's actions: pause, resume, backup, bind.
+// The state of the parts, and an operator's actions: pause, resume, back up, bind.
 import { assert, looks, signIn, step, url } from "./harness.mjs"
 
 export default async function operations() {
@@ -17,6 +17,7 @@ export default async function operations() {
   await step("a backup is downloaded, twice from one page", async () => {
     const page = await signIn("operator")
     await page.goto(`${url}/operations`)
+    await page.getByRole("link", { name: "Backups" }).click()
     for (let n = 0; n < 2; n++) {
       const [file] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download a backup" }).click()])
       assert.match(file.suggestedFilename(), /^attestd-\d{8}T\d{6}Z\.tar\.zst$/)
