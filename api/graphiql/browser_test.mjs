@@ -112,6 +112,17 @@ async function steps() {
     await page.emulateMedia({ colorScheme: "light" })
   })
 
+  await step("its accent colour is that of the console and the landing page", async () => {
+    const accents = [...(await readFile("../landing/colors.css", "utf8")).matchAll(/--accent: #(\w{6})/g)].map(([, hex]) => hex.match(/../g).map(part => parseInt(part, 16)))
+    for (const [n, colorScheme] of ["light", "dark"].entries()) {
+      await page.emulateMedia({ colorScheme })
+      const shown = (await page.locator(".graphiql-execute-button").evaluate(button => getComputedStyle(button).backgroundColor)).match(/\d+/g).map(Number)
+      assert.ok(accents[n].every((part, n) => Math.abs(part - shown[n]) <= 3), `${colorScheme}: ${shown} is not ${accents[n]}`)
+      await screenshot(`accent-${colorScheme}`)
+    }
+    await page.emulateMedia({ colorScheme: "light" })
+  })
+
   await step("runs it, and shows rows", async () => {
     const { data, errors } = await run()
     assert.equal(errors, undefined)
