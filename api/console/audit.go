@@ -142,7 +142,7 @@ func (v *visit) audit(ctx context.Context, earlier string, send func(event strin
 	return send("result", html)
 }
 
-// report answers with the file of an audit report: the signed JSON, or the page for printing.
+// report answers with the file of an audit report: the signed JSON, the PDF, or the page for printing.
 func (a *audits) report(w http.ResponseWriter, v *visit) error {
 	from, until, err := readPeriod(v)
 	if err != nil {
@@ -163,10 +163,14 @@ func (a *audits) report(w http.ResponseWriter, v *visit) error {
 	}
 	name := fmt.Sprintf("report-%s-%s", from.Format(time.DateOnly), until.Format(time.DateOnly))
 	var file bytes.Buffer
-	if v.PostFormValue("form") == "html" {
+	switch v.PostFormValue("form") {
+	case "html":
 		name, err = name+".html", signed.WritePage(&file)
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	} else {
+	case "pdf":
+		name, err = name+".pdf", signed.WritePDF(&file)
+		w.Header().Set("Content-Type", "application/pdf")
+	default:
 		name, err = name+".json", json.NewEncoder(&file).Encode(signed)
 		w.Header().Set("Content-Type", "application/json")
 	}

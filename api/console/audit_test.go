@@ -307,6 +307,9 @@ func TestAnAuditorDownloadsASignedReport(t *testing.T) {
 	if err != nil || made.Attestations == 0 || !strings.HasPrefix(made.By, "console: ") {
 		t.Errorf("%v: %+v", err, made)
 	}
+	if header, pdf := ask("pdf"); !strings.HasPrefix(pdf, "%PDF-") || header.Get("Content-Type") != "application/pdf" {
+		t.Errorf("the PDF: %v %.100s", header, pdf)
+	}
 	if _, page := ask("html"); !strings.Contains(page, "Journal integrity: verified") {
 		t.Errorf("the page: %s", page)
 	}

@@ -89,7 +89,7 @@ export default async function audits() {
 
   await step("an audit report is downloaded, twice", async () => {
     const page = await signIn("auditor", { expected: [409] })
-    for (const [button, want] of [["Download signed JSON", /"signature":"attestd audit report v1/], ["Download page for printing", /<h1>Audit report/]]) {
+    for (const [button, want] of [["Download signed JSON", /"signature":"attestd audit report v1/], ["Download PDF", /^%PDF-1\.7[^]*Journal integrity: verified/], ["Download page for printing", /<h1>Audit report/]]) {
       for (let tries = 20; ; tries--) {
         await page.goto(`${url}/audit`)
         const download = page.waitForEvent("download").catch(() => null)

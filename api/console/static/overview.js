@@ -58,7 +58,7 @@ function draw(id) {
     width: place.clientWidth, height: 150, legend: { live: true }, cursor: { y: false, drag: { x: false, y: false } }, padding: [8, 24, 0, 0],
     scales: { x: { range: (_, min, max) => [Math.min(min, max - seconds), max] }, y: { distr: log ? 3 : asinh ? 4 : 1, range: log ? decades : linear } },
     axes: [
-      { ...axis, space: 70, values: (_, ticks) => ticks.map(tick => seconds > 86400 ? clock(tick).slice(5, 10) : clock(tick).slice(11, 16)) },
+      { ...axis, space: 70, size: 30, values: (_, ticks) => ticks.map(tick => seconds > 86400 ? clock(tick).slice(5, 10) : clock(tick).slice(11, 16)) },
       { ...axis, values: (_, ticks) => ticks.map(tick => tick < 0 ? null : tick?.toLocaleString("en")), ...((log || asinh) && { grid: { ...axis.grid, filter: wholeDecades } }), size: (_, values) => Math.max(44, 16 + 8 * Math.max(0, ...(values ?? []).map(value => `${value ?? ""}`.length))), space: log ? 18 : 36 },
     ],
     hooks: { drawClear: [shadeGaps] },

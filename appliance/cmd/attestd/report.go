@@ -18,17 +18,18 @@ import (
 const maxReport = 64 << 20
 
 func newAuditReport(a *app) *cobra.Command {
-	var since, until, file, html string
+	var since, until, file, html, pdf string
 	cmd := &cobra.Command{
 		Use:   "report",
 		Short: "Make a signed audit report of a period",
 		Long: `Audit the whole journal, and report what happened in a period: attestations and refusals by API key, changes of
 API keys, pauses and halts, approvals, all events by kind, and the result of the audit with its checkpoint. The
-report is JSON, signed with the log key. It has no addresses. --html also writes it as a page that prints well.
+report is JSON, signed with the log key. It has no addresses. --pdf also writes it as a PDF with the JSON as its
+attachment, and --html as a page that prints well.
 
 Anyone with the log's verifier key can check the JSON, without the appliance: 'attestd verify report'. Exit
 status 1 if the audit found faults; the report is written all the same, and lists them.`,
-		Example: `  attestd report --since 2026-10-01 --until 2026-11-01 --file 2026-10.json --html 2026-10.html
+		Example: `  attestd report --since 2026-10-01 --until 2026-11-01 --file 2026-10.json --pdf 2026-10.pdf
   attestd report --since 30d > report.json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -41,7 +42,8 @@ status 1 if the audit found faults; the report is written all the same, and list
 			case !to.IsZero() && !from.Before(to):
 				return usagef(cmd, "--since must be before --until")
 			}
-			return a.report(cmd, from, to, file, html)
+			return a.report(cmd, from, to, file, map[string]func(report.Signed, io.Writer) error{
+				html: report.Signed.WritePage, pdf: report.Signed.WritePDF})
 		},
 	}
 	f := cmd.Flags()
@@ -49,11 +51,14 @@ status 1 if the audit found faults; the report is written all the same, and list
 		"start of the period: a time, a date (UTC), or a duration before now such as 30d (required)")
 	f.StringVar(&until, "until", "", "end of the period, exclusive (default: now)")
 	f.StringVarP(&file, "file", "f", "-", "file for the signed JSON, created with mode 0600; - for standard output")
+	f.StringVar(&pdf, "pdf", "", "also write the report to this file, as a PDF with the signed JSON as its attachment")
 	f.StringVar(&html, "html", "", "also write the report to this file, as an HTML page for printing")
 	return cmd
 }
 
-func (a *app) report(cmd *cobra.Command, from, until time.Time, file, html string) error {
+// report makes a report. shown are the further files, by name, with what writes them for people; "" is none.
+func (a *app) report(cmd *cobra.Command, from, until time.Time, file string,
+	shown map[string]func(report.Signed, io.Writer) error) error {
 	update, end := a.progress("report", unitRecords)
 	var made report.Signed
 	err := a.withBackend(cmd, func(o backend) (err error) {
@@ -77,8 +82,9 @@ func (a *app) report(cmd *cobra.Command, from, until time.Time, file, html strin
 	}); err != nil {
 		return err
 	}
-	if html != "" {
-		if err := a.writeTo(html, made.WritePage); err != nil {
+	delete(shown, "")
+	for name, write := range shown {
+		if err := a.writeTo(name, func(w io.Writer) error { return write(made, w) }); err != nil {
 			return err
 		}
 	}
