@@ -43,8 +43,8 @@ type attestationsView struct {
 	Rows   []attestationRow
 	Newest int64  // highest listed index; -1 for none
 	Live   bool   // new attestations are added live
-	Older  string // URL of older attestations; empty if none remain
-	Read   bool   // Older continues a search that has not read all records
+	Next   string // URL of the attestations that follow; empty if none remain
+	Read   bool   // Next continues a search that has not read all records
 	Record *recordView
 }
 
@@ -77,7 +77,7 @@ func showAttestations(w http.ResponseWriter, v *visit) error {
 	}
 	data.Rows = rowsOf(found.Entries, keys, !v.IsAuditor())
 	if found.Before > 0 {
-		data.Older, data.Read = data.Search.at(found.Before), len(found.Entries) < listedAttestations
+		data.Next, data.Read = data.Search.at(found.Before), len(found.Entries) < listedAttestations
 	}
 	return v.show(w, data)
 }
@@ -100,11 +100,11 @@ func rowsOf(entries []journal.Entry, keys map[string]string, secret bool) []atte
 	return rows
 }
 
-// at returns the URL that continues the search below an index.
+// at returns the URL that continues the search at an index.
 func (s search) at(before int64) string {
 	q := s.values()
 	if before > 0 {
-		q.Set("before", strconv.FormatInt(before, 10))
+		q.Set(s.cursor(), strconv.FormatInt(before, 10))
 	}
 	return "/attestations?" + q.Encode()
 }
@@ -118,6 +118,9 @@ func (s search) values() url.Values {
 		if value != "" {
 			q.Set(name, value)
 		}
+	}
+	if s.Oldest {
+		q.Set("sort", sortOldest)
 	}
 	return q
 }

@@ -6,8 +6,12 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"html"
 	"net/http"
 	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -46,6 +50,68 @@ func (r *rig) attestTo(t testing.TB, pair appliance.Request) appliance.Attestati
 		t.Fatal(err)
 	}
 	return a
+}
+
+var idPattern = regexp.MustCompile(`<tr id="r(\d+)">`)
+
+// Oldest first, a search pages upwards through the same attestations that it finds newest first.
+func TestAttestationsAreListedOldestFirst(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	key, token, err := r.admin.CreateKey(t.Context(), appliance.KeyRequest{Name: newName("oldest"),
+		Rate: appliance.Unlimited})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := &rig{api: r.api, key: token}
+	const attested = 53
+	pair := newPair()
+	swapped := appliance.Request{UnspendableAddress: pair.Beneficiary, Beneficiary: pair.UnspendableAddress}
+	for range attested - 1 {
+		mine.attestTo(t, pair)
+	}
+	mine.attestTo(t, swapped)
+	b := r.signedIn(t, "auditor")
+	list := func(q url.Values) (indexes []int, pages int) {
+		t.Helper()
+		for next := "/attestations?" + q.Encode(); next != ""; pages++ {
+			_, _, body := b.get(next)
+			for _, found := range idPattern.FindAllStringSubmatch(body, -1) {
+				index, _ := strconv.Atoi(found[1])
+				indexes = append(indexes, index)
+			}
+			next = ""
+			if _, after, more := strings.Cut(body, `<p><a class="button" href="`); more {
+				next = html.UnescapeString(strings.Split(after, `"`)[0])
+			}
+		}
+		return indexes, pages
+	}
+	e, err := r.admin.Records(t.Context(), journal.Query{KeyID: key.ID, Limit: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest := e[0].Record.Time
+	for name, q := range map[string]url.Values{
+		"by key":     {"q": {key.ID}},
+		"by address": {"q": {pair.Beneficiary.String()}},
+		"in a time": {"q": {key.ID}, "from": {newest.Add(-time.Hour).Format("2006-01-02T15:04:05")},
+			"until": {newest.Add(time.Hour).Format("2006-01-02T15:04:05")}},
+	} {
+		want, _ := list(q)
+		slices.Reverse(want)
+		q.Set("sort", "oldest")
+		got, pages := list(q)
+		if len(want) != attested || !slices.Equal(got, want) || pages != 2 {
+			t.Errorf("%s: %d pages of %v, want %v", name, pages, got, want)
+		}
+	}
+	_, _, csv := b.get("/attestations.csv?" + url.Values{"q": {key.ID}, "sort": {"oldest"}}.Encode())
+	rows := strings.Split(strings.TrimSpace(csv), "\n")
+	if len(rows) != attested+1 || !strings.Contains(rows[attested], strings.ToLower(swapped.Beneficiary.String()[2:])) &&
+		!strings.Contains(rows[attested], swapped.UnspendableAddress.String()+","+swapped.Beneficiary.String()) {
+		t.Errorf("%d rows, the last is %s", len(rows), rows[len(rows)-1])
+	}
 }
 
 func TestAttestationsAreFoundByWhatOneKnowsOfThem(t *testing.T) {

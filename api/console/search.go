@@ -19,6 +19,7 @@ import (
 type search struct {
 	Q           string // an attestation's id, an API key's id or name, an address or a hash
 	From, Until string // times, UTC
+	Oldest      bool   // the oldest attestations come first; query.Before is then the first index to read
 	Wrong       string // error text for the user
 
 	query   journal.Query
@@ -28,7 +29,7 @@ type search struct {
 
 // isEmpty reports whether the search has no criteria. The newest attestations are then listed.
 func (s search) isEmpty() bool {
-	return s.Q == "" && s.From == "" && s.Until == "" && s.query.Before == 0
+	return s.Q == "" && s.From == "" && s.Until == "" && s.query.Before == 0 && !s.Oldest
 }
 
 // readSearch reads a form. keys are the names of API keys by id. Only users who may see addresses may search by address
@@ -36,7 +37,8 @@ func (s search) isEmpty() bool {
 func readSearch(form url.Values, keys map[string]string, addresses bool) (s search) {
 	s = search{
 		Q: strings.TrimSpace(form.Get("q")), From: form.Get("from"), Until: form.Get("until"),
-		query: journal.Query{AttestationsOnly: true, Limit: listedAttestations},
+		Oldest: form.Get("sort") == sortOldest,
+		query:  journal.Query{AttestationsOnly: true, Limit: listedAttestations},
 	}
 	for _, t := range []struct {
 		text string
@@ -53,7 +55,7 @@ func readSearch(form url.Values, keys map[string]string, addresses bool) (s sear
 	if !s.query.From.IsZero() && !s.query.Until.IsZero() && !s.query.From.Before(s.query.Until) {
 		s.Wrong = "From must be before Until."
 	}
-	if text := form.Get("before"); text != "" {
+	if text := form.Get(s.cursor()); text != "" {
 		before, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || before < 0 {
 			s.Wrong = text + " is not an index."
@@ -64,6 +66,16 @@ func readSearch(form url.Values, keys map[string]string, addresses bool) (s sear
 		s.readQ(keys, addresses)
 	}
 	return s
+}
+
+const sortOldest = "oldest"
+
+// cursor returns the name of the URL's parameter that continues the search.
+func (s search) cursor() string {
+	if s.Oldest {
+		return "start"
+	}
+	return "before"
 }
 
 // readTime parses a time as browsers send it, and as the command accepts it. Without a zone it is UTC.
@@ -132,7 +144,10 @@ func (s *search) readAddress() {
 
 // find returns the attestations that match the search.
 func (s search) find(ctx context.Context, v *visit) (journal.Found, error) {
-	if s.address == nil {
+	switch {
+	case s.Oldest:
+		return s.findOldest(ctx, v)
+	case s.address == nil:
 		return s.list(ctx, v)
 	}
 	received, err := journal.Search(ctx, v.Admin.Records, s.query, *s.address, searchedAttestations)
@@ -142,6 +157,57 @@ func (s search) find(ctx context.Context, v *visit) (journal.Found, error) {
 	s.query.Unspendable = s.address
 	sent, err := s.list(ctx, v)
 	return join(sent, received, s.query.Size()), err
+}
+
+// findOldest returns the oldest attestations that match the search. The journal lists the newest first, so findOldest
+// reads it in parts, of at most searchedAttestations records in all. Before is where the next search continues.
+func (s search) findOldest(ctx context.Context, v *visit) (found journal.Found, err error) {
+	begin, end, err := s.indexes(ctx, v)
+	if err != nil {
+		return found, err
+	}
+	last := min(end, begin+searchedAttestations)
+	for at := begin; at < last; at += journal.MaxListed {
+		q := s.query
+		q.Before, q.Limit = min(last, at+journal.MaxListed), journal.MaxListed
+		entries, err := v.Admin.Records(ctx, q)
+		if err != nil {
+			return found, err
+		}
+		for _, e := range slices.Backward(entries) {
+			matches := s.address == nil || e.Record.UnspendableAddress == *s.address || e.Record.Beneficiary == *s.address
+			if e.Index < at || !matches {
+				continue
+			}
+			if len(found.Entries) == s.query.Size() {
+				found.Before = e.Index
+				return found, nil
+			}
+			found.Entries = append(found.Entries, e)
+		}
+	}
+	if last < end {
+		found.Before = last
+	}
+	return found, nil
+}
+
+// indexes returns the range of indexes that the search covers. end is exclusive.
+func (s search) indexes(ctx context.Context, v *visit) (begin, end int64, err error) {
+	after := func(t time.Time) (int64, error) { // the index after the newest entry before t
+		newest, err := v.Admin.Records(ctx, journal.Query{Until: t, Limit: 1})
+		if err != nil || len(newest) == 0 {
+			return 0, err
+		}
+		return newest[0].Index + 1, nil
+	}
+	if begin = s.query.Before; begin == 0 && !s.query.From.IsZero() {
+		if begin, err = after(s.query.From); err != nil {
+			return 0, 0, err
+		}
+	}
+	end, err = after(s.query.Until)
+	return begin, end, err
 }
 
 // list returns the attestations that an index finds.
