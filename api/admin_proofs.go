@@ -65,6 +65,6 @@ func (a *Admin) replicaVerifyChain(c *fiber.Ctx) error {
 	return streamReport(a, c,
 		func(ctx context.Context, progress func(done, total int64)) (indexer.ReplicaReport, error) {
 			return a.opts.Verifier.CheckReplica(ctx, indexer.ReplicaCheck{Index: replica, Chain: request.Chain,
-				Range: request.Range, Restart: request.Restart, OnProgress: progress})
+				Range: request.Range, Restart: request.Restart, Keep: request.Keep, OnProgress: progress})
 		})
 }

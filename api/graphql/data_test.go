@@ -74,7 +74,13 @@ var sharedReplica = sync.OnceValues(func() (*replica.Store, error) {
 		}
 		rows = append(rows, row)
 	}
-	_, err = replica.Write(context.Background(), index.Batch{Rows: rows})
+	proofs := make(map[string]string) // of every third packet
+	for i, row := range rows {
+		if row.Type() == index.PacketType && i%3 == 0 {
+			proofs[index.ProofPosition(row.Key())] = fmt.Sprintf(`{"block":{"number":%d},"accountProof":["0x12"]}`, i)
+		}
+	}
+	_, err = replica.Write(context.Background(), index.Batch{Rows: rows, Positions: proofs})
 	return replica, err
 })
 

@@ -144,6 +144,8 @@ func (r *resolvers) objectField(f *ast.FieldDefinition, rows *index.Type) (objec
 	switch of.access.Kind {
 	case document.AccessNone:
 		return of, nil, fmt.Errorf("the index has no such field of %s", rows.Name)
+	case document.AccessProof:
+		return of, reflect.TypeFor[*anyScalar](), nil
 	case document.AccessLeaf:
 		of.column = rows.Fields[of.access.Number].Kind
 		return of, leafTypes[of.column], nil
@@ -296,9 +298,12 @@ func (x *rootExecution) fill(object *objectType, row index.Row, set []*document.
 			continue
 		}
 		target := value.Field(f.index)
-		if f.access.Kind == document.AccessLeaf {
+		switch {
+		case f.access.Kind == document.AccessLeaf:
 			setLeaf(target, row, f)
-		} else if target.IsZero() {
+		case f.access.Kind == document.AccessProof:
+			x.setProof(target, row)
+		case target.IsZero():
 			x.fillObjects(f, row, inner[s.Def.Name], target)
 		}
 	}
@@ -349,6 +354,16 @@ func (x *rootExecution) fillFiltered(f objectField, rows []index.Row, set []*doc
 		}
 		return []reflect.Value{some}
 	}))
+}
+
+func (x *rootExecution) setProof(target reflect.Value, packet index.Row) {
+	proof, found, err := x.snap.Position(context.Background(), "proof "+packet.Key())
+	if err != nil {
+		panic(err)
+	}
+	if found {
+		target.Set(reflect.ValueOf(&anyScalar{json.RawMessage(proof)}))
+	}
 }
 
 // setLeaf sets a column's value.

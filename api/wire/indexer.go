@@ -23,4 +23,5 @@ type VerifyChain struct {
 	Chain string `json:"chain"` // universal chain id
 	indexer.Range
 	Restart bool `json:"restart,omitempty"`
+	Keep    bool `json:"keep,omitempty"` // the proofs, in the replica
 }

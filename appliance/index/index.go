@@ -144,6 +144,10 @@ type Batch struct {
 	Removed []RowID
 }
 
+// ProofPosition returns the name of the position that has the proof of a packet, as the JSON that
+// indexer.PacketProof describes.
+func ProofPosition(packetHash string) string { return "proof " + packetHash }
+
 // RowID names a row by its type and its Row.Key.
 type RowID struct {
 	Type *Type

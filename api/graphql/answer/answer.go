@@ -99,6 +99,7 @@ type execution struct {
 type snapshot interface {
 	index.Lists
 	index.Figures
+	index.State
 }
 
 var (

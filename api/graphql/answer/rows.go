@@ -76,8 +76,19 @@ func (x *execution) nested(dst []byte, row index.Row, s *document.Selection) ([]
 		return x.list(dst, row, s)
 	case document.AccessPacketTraces:
 		return x.list(dst, x.snap.Related(row, s.Access.Relation), s)
+	case document.AccessProof:
+		return x.proof(dst, row)
 	}
 	panic("cannot reach field " + s.Def.Name)
+}
+
+// proof appends the proof that the index has of a packet. Nothing is read from a chain.
+func (x *execution) proof(dst []byte, packet index.Row) ([]byte, error) {
+	proof, found, err := x.snap.Position(x.ctx, index.ProofPosition(packet.Key()))
+	if err != nil || !found {
+		return append(dst, "null"...), err
+	}
+	return append(dst, proof...), nil
 }
 
 func (x *execution) rowOrNull(dst []byte, row index.Row, set []*document.Selection) ([]byte, error) {

@@ -47,6 +47,7 @@ const (
 	AccessList                           // a list of objects in a column
 	AccessRelation                       // a related row
 	AccessPacketTraces                   // the traces of a related packet, such as a transfer's
+	AccessProof                          // the kept proof of a packet: JSON, or null
 )
 
 // AccessOf returns how a field is read from rows of a type.
@@ -69,6 +70,9 @@ func AccessOf(t *index.Type, name string) Access {
 			a.Kind = AccessList
 		}
 		return a
+	}
+	if t == index.PacketType && name == "proof" {
+		return Access{Kind: AccessProof}
 	}
 	if packet, ok := tracesOf(t, name); ok {
 		traces := packet.To.MustField("traces")

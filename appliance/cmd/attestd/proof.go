@@ -42,7 +42,7 @@ func (f offlineReplica) VerifyChain(ctx context.Context, request wire.VerifyChai
 		return indexer.ReplicaReport{}, err
 	}
 	return v.CheckReplica(ctx, indexer.ReplicaCheck{Index: f.replica, Chain: request.Chain, Range: request.Range,
-		Restart: request.Restart, OnProgress: progress})
+		Restart: request.Restart, Keep: request.Keep, OnProgress: progress})
 }
 
 func newReplicaProof(a *app) *cobra.Command {
@@ -52,7 +52,8 @@ func newReplicaProof(a *app) *cobra.Command {
 		Short: "Prove to others that a chain knows a packet",
 		Long: `Write a proof that the core contract of the packet's source chain knows the packet: the packet, the header
 of a recent block, and the nodes of the state that lead to the packet's commitment (eth_getProof). The chain
-must be in indexer.chains, and the packet in the replica. 'attestd verify packet' checks the file on any machine.`,
+must be in indexer.chains, and the packet in the replica. 'attestd verify packet' checks the file on any machine.
+The replica keeps the newest proof of the packet, which GraphQL serves as its field proof.`,
 		Example: "  attestd replica proof 0x7ff1806fe5cb3c704e9d1a4061d7cdfc67beefeaf6fe852d6ace7e8e85da8841 --file packet.json",
 		Args:    oneArg("PACKET_HASH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -86,6 +87,7 @@ type chainRange struct {
 	chain   string
 	blocks  indexer.Range
 	restart bool
+	keep    bool
 }
 
 func (r *chainRange) flags(cmd *cobra.Command) {
@@ -95,11 +97,12 @@ func (r *chainRange) flags(cmd *cobra.Command) {
 	f.Uint64Var(&r.blocks.From, "from", 0, "with --chain: first block that packets were sent in")
 	f.Uint64Var(&r.blocks.To, "to", 0, "with --chain: last block that packets were sent in; 0 means the newest")
 	f.BoolVar(&r.restart, "restart", false, "with --chain: start anew, even if a check of this range was interrupted")
+	f.BoolVar(&r.keep, "keep", false, "with --chain: keep the proofs in the replica, for the field proof of GraphQL")
 }
 
 // check returns an error if a flag of --chain is given without it, or --sample with it.
 func (r *chainRange) check(cmd *cobra.Command) error {
-	for _, name := range []string{"from", "to", "restart"} {
+	for _, name := range []string{"from", "to", "restart", "keep"} {
 		if r.chain == "" && cmd.Flags().Changed(name) {
 			return usagef(cmd, "--%s needs --chain", name)
 		}
@@ -113,7 +116,7 @@ func (r *chainRange) check(cmd *cobra.Command) error {
 func (a *app) verifyReplicaChain(ctx context.Context, backend replicaBackend, r chainRange) error {
 	update, end := a.progress("check", unitPackets)
 	report, err := backend.VerifyChain(ctx,
-		wire.VerifyChain{Chain: r.chain, Range: r.blocks, Restart: r.restart}, update)
+		wire.VerifyChain{Chain: r.chain, Range: r.blocks, Restart: r.restart, Keep: r.keep}, update)
 	end()
 	if err != nil {
 		if ctx.Err() == nil {

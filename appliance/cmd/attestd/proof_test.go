@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -85,6 +86,7 @@ func TestTheCommandsOfProofs(t *testing.T) {
 		t.Errorf("the proof of the forged packet:\n%s", out)
 	}
 	typeProofs(t, d)
+	verifyProofField(t, d)
 	d.Kill(t)
 	typeProofs(t, d)
 	file := filepath.Join(d.Dir, "packet.json")
@@ -101,6 +103,43 @@ func TestTheCommandsOfProofs(t *testing.T) {
 	}
 	if out := d.Fails(t, "replica", "verify", "--from", "5"); !strings.Contains(out, "--from needs --chain") {
 		t.Errorf("--from without --chain:\n%s", out)
+	}
+}
+
+// verifyProofField checks the field proof of the only packet with 'attestd verify packet', and with a changed node.
+func verifyProofField(t *testing.T, d *daemontest.Daemon) {
+	t.Helper()
+	_, answer := d.Ask(t, http.MethodPost, "/v1/graphql", "", strings.NewReader(`{"query": "{ v2_packets { proof } }"}`))
+	var served struct {
+		Data struct {
+			Packets []struct{ Proof json.RawMessage } `json:"v2_packets"`
+		}
+	}
+	if err := json.Unmarshal([]byte(answer), &served); err != nil || len(served.Data.Packets) != 1 {
+		t.Fatalf("%v: %s", err, answer)
+	}
+	field := served.Data.Packets[0].Proof
+	proof, err := indexer.ParsePacketProof(field)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verify := func(content []byte) []string {
+		file := filepath.Join(d.Dir, "field.json")
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return []string{"verify", "packet", file, "--block-hash", proof.Block.Hash.String()}
+	}
+	if out := d.Run(t, verify(field)...); !strings.Contains(out, "GOOD: the chain knows the packet.") {
+		t.Errorf("the field proof:\n%s", out)
+	}
+	proof.StorageProof[0][9] ^= 1
+	changed, err := json.Marshal(proof)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := d.Fails(t, verify(changed)...); !strings.Contains(out, "BAD: missing node") {
+		t.Errorf("with a changed node:\n%s", out)
 	}
 }
 

@@ -17,6 +17,7 @@ type ReplicaCheck struct {
 	// From and To are the first and the last block that packets were sent in. A zero To means no last block.
 	Range
 	Restart    bool                    // start anew, even if an earlier check of the same range was interrupted
+	Keep       bool                    // keep the proof of each packet that the chain confirms in the index
 	OnProgress func(packets, of int64) // may be nil
 }
 
@@ -71,6 +72,9 @@ func (v *Verifier) CheckReplica(ctx context.Context, o ReplicaCheck) (report Rep
 			o.To).In("from")
 	}
 	name := fmt.Sprintf("verify %s %d-%d", o.Chain, o.From, o.To)
+	if o.Keep {
+		name += " keep"
+	}
 	at, total, err := o.begin(ctx, name)
 	if err != nil {
 		return report, err
@@ -149,12 +153,17 @@ func (v *Verifier) checkPage(ctx context.Context, p *Prover, o *ReplicaCheck, pa
 	if len(rows) == 0 {
 		return nil
 	}
-	results, block, err := v.checkOn(ctx, p, rows)
+	results, found, block, err := v.checkOn(ctx, p, rows)
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		return appliance.Errorf(appliance.CodeUpstreamUnavailable, "chain %s cannot be read: %v", o.Chain, err)
+	}
+	if o.Keep {
+		if err := o.keep(ctx, p, rows, results, found); err != nil {
+			return err
+		}
 	}
 	report.Block = block
 	report.Packets += len(rows)
@@ -171,6 +180,23 @@ func (v *Verifier) checkPage(ctx context.Context, p *Prover, o *ReplicaCheck, pa
 		}
 	}
 	return nil
+}
+
+// keep keeps the proofs of the packets that the chain confirms.
+func (o *ReplicaCheck) keep(ctx context.Context, p *Prover, rows []index.Row, results []*Unproven,
+	found []Commitment) error {
+	var proofs []*PacketProof
+	for i, row := range rows {
+		if results[i] != nil {
+			continue
+		}
+		proof, err := p.proofOf(row, found[i])
+		if err != nil {
+			return err
+		}
+		proofs = append(proofs, proof)
+	}
+	return keepProofs(ctx, o.Index, proofs)
 }
 
 // leave stores how far an interrupted check has come, although ctx may have ended. It returns why the check ends.

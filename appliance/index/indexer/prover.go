@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -304,7 +305,7 @@ func (v *Verifier) Check(ctx context.Context, packets []index.Row) []error {
 		for i, at := range positions {
 			rows[i] = packets[at]
 		}
-		found, _, err := v.checkOn(ctx, v.chains[id], rows)
+		found, _, _, err := v.checkOn(ctx, v.chains[id], rows)
 		for i, at := range positions {
 			switch {
 			case err != nil:
@@ -317,16 +318,17 @@ func (v *Verifier) Check(ctx context.Context, packets []index.Row) []error {
 	return results
 }
 
-// checkOn checks packets of one chain. A nil result confirms a packet. block is the block after which it was proved.
+// checkOn checks packets of one chain. A nil result confirms a packet, and its commitment proves that. block is the
+// block after which it was proved.
 //
 // Errors: as Prover.commitments.
-func (v *Verifier) checkOn(ctx context.Context, p *Prover, rows []index.Row) (results []*Unproven, block ProvenBlock,
-	err error) {
+func (v *Verifier) checkOn(ctx context.Context, p *Prover, rows []index.Row) (results []*Unproven,
+	commitments []Commitment, block ProvenBlock, err error) {
 	defer func() { v.note(p.r.ID, err) }()
 	if block, err = p.newest(ctx); err != nil {
-		return nil, block, err
+		return nil, nil, block, err
 	}
-	results = make([]*Unproven, len(rows))
+	results, commitments = make([]*Unproven, len(rows)), make([]Commitment, len(rows))
 	var asked []int
 	var slots []common.Hash
 	for i, row := range rows {
@@ -343,14 +345,14 @@ func (v *Verifier) checkOn(ctx context.Context, p *Prover, rows []index.Row) (re
 	}
 	found, err := p.commitments(ctx, slots)
 	if err != nil {
-		return nil, block, err
+		return nil, nil, block, err
 	}
 	for i, at := range asked {
-		results[at] = compare(rows[at], found[i], p.r.ID)
+		results[at], commitments[at] = compare(rows[at], found[i], p.r.ID), found[i]
 		block = found[i].Block
 	}
 	v.checkReceipts(ctx, rows, results)
-	return results, block, nil
+	return results, commitments, block, nil
 }
 
 // note records whether a chain could be read.
@@ -375,10 +377,10 @@ func (v *Verifier) Failure() string {
 	return strings.Join(all, "; ")
 }
 
-// Prove returns the proof of a packet of an index.
+// Prove returns the proof of a packet of an index, and keeps it in the index.
 //
 // Errors: CodeNotFound if the index does not have the packet or its chain is not configured; the RPCs are unreachable,
-// disagree on the block, or have no valid proof.
+// disagree on the block, or have no valid proof; those of the index.
 func (v *Verifier) Prove(ctx context.Context, idx index.Index, packet string) (*PacketProof, error) {
 	var row index.Row
 	err := idx.View(ctx, func(snap index.Snapshot) error {
@@ -399,7 +401,7 @@ func (v *Verifier) Prove(ctx context.Context, idx index.Index, packet string) (*
 	if p == nil {
 		return nil, appliance.Errorf(appliance.CodeNotFound, "chain %.80q is not in indexer.chains", id)
 	}
-	proven, hash, err := provenPacketOf(row)
+	_, hash, err := provenPacketOf(row)
 	if err != nil {
 		return nil, appliance.Errorf(appliance.CodeInvalidField, "packet %s: %v", row.Key(), err)
 	}
@@ -407,12 +409,39 @@ func (v *Verifier) Prove(ctx context.Context, idx index.Index, packet string) (*
 	if err != nil {
 		return nil, appliance.Errorf(appliance.CodeUpstreamUnavailable, "chain %s: %v", id, err)
 	}
-	header, err := rlp.EncodeToBytes(found[0].header)
+	proof, err := p.proofOf(row, found[0])
+	if err != nil || proof.Value == (common.Hash{}) {
+		return proof, err
+	}
+	return proof, keepProofs(ctx, idx, []*PacketProof{proof})
+}
+
+// proofOf returns the proof of a packet whose commitment was found.
+func (p *Prover) proofOf(row index.Row, c Commitment) (*PacketProof, error) {
+	packet, hash, err := provenPacketOf(row)
+	if err != nil {
+		return nil, err
+	}
+	header, err := rlp.EncodeToBytes(c.header)
 	if err != nil {
 		return nil, err
 	}
 	return &PacketProof{
-		Chain: id, Core: p.r.Core, Packet: proven, PacketHash: hash, Slot: PacketSlot(hash), Value: found[0].Value,
-		Block: found[0].Block, Header: header, AccountProof: found[0].account, StorageProof: found[0].nodes,
+		Chain: p.r.ID, Core: p.r.Core, Packet: packet, PacketHash: hash, Slot: PacketSlot(hash), Value: c.Value,
+		Block: c.Block, Header: header, AccountProof: c.account, StorageProof: c.nodes,
 	}, nil
+}
+
+// keepProofs stores proofs in an index, each in place of an earlier one.
+func keepProofs(ctx context.Context, idx index.Index, proofs []*PacketProof) error {
+	positions := make(map[string]string)
+	for _, proof := range proofs {
+		text, err := json.Marshal(proof)
+		if err != nil {
+			return err
+		}
+		positions[index.ProofPosition(proof.PacketHash.String())] = string(text)
+	}
+	_, err := idx.Write(ctx, index.Batch{Positions: positions})
+	return err
 }

@@ -300,8 +300,9 @@ func (b *book) takeBack(ctx context.Context, hash, chain string, first uint64) e
 	return nil
 }
 
-// remove removes a packet and its transfer.
+// remove removes a packet with its transfer and its proof.
 func (b *book) remove(p *entry[index.Packet]) error {
+	b.positions[index.ProofPosition(p.row.PacketHash)] = ""
 	row, err := index.NewRow(p.row)
 	if err != nil {
 		return err
