@@ -85,6 +85,7 @@ var verbs = map[string]verb{
 	"GET /keys":                    {least: Viewer},
 	"GET /keys/use":                {least: Viewer},
 	"GET /quorum":                  {least: Viewer},
+	"GET /indexer":                 {least: Viewer},
 	"GET /replica":                 {least: Viewer},
 	"GET /replica/lag":             {least: Viewer},
 	"GET /replica/unverified":      {least: Viewer},

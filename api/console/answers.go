@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/attestd/attestd/api/wire"
+	"github.com/attestd/attestd/appliance/health"
 	"github.com/attestd/attestd/appliance/text"
 )
 
@@ -81,6 +82,8 @@ func isFresh(s wire.Status) answer {
 		a.Felt = "Queries are refused or return old data."
 	case s.Reads.Source == "off":
 		a.Words, a.Detail = "not served", "graphql.source is off"
+	case s.Reads.Source == "chains":
+		return isIndexed(s)
 	case replica == nil:
 		a.Words, a.Detail = "from the upstream", "queries are forwarded to "+s.Reads.Upstream
 	case replica.Follower == nil:
@@ -94,6 +97,19 @@ func isFresh(s wire.Status) answer {
 		lag := time.Duration(*replica.Follower.LagSeconds * float64(time.Second))
 		a.State, a.Words = good, "up to date"
 		a.Detail = fmt.Sprintf("%s behind %s", span(lag), s.Reads.Upstream)
+	}
+	return a
+}
+
+// isIndexed is isFresh for a replica that is filled from the chains.
+func isIndexed(s wire.Status) answer {
+	a := answer{Question: "Data", Page: "/indexer", State: good, Words: "indexed",
+		Detail: "attestd reads the chains themselves"}
+	for _, f := range s.Checks {
+		if f.Check == "indexer" && f.State != health.OK {
+			a.State, a.Words, a.Detail, a.Command = warn, "needs attention", f.Detail, "attestd indexer status"
+			break
+		}
 	}
 	return a
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/attestd/attestd/api/wire"
 	"github.com/attestd/attestd/appliance"
+	"github.com/attestd/attestd/appliance/health"
 	"github.com/attestd/attestd/appliance/history"
 	"github.com/attestd/attestd/appliance/index"
 	"github.com/attestd/attestd/appliance/index/follower"
@@ -51,6 +52,12 @@ func TestTheThreeAnswers(t *testing.T) {
 		{"rows were imported", wire.Status{Reads: wire.ReadsStatus{Source: "replica",
 			Replica: &wire.ReplicaStatus{Status: index.Status{Updated: now}}}},
 			"bad:", "warn:", ": imported: last changed 2026-01-31 12:00:00Z"},
+		{"the chains are read", wire.Status{Reads: wire.ReadsStatus{Source: "chains"},
+			Checks: []health.Finding{{Check: "indexer", State: health.OK}}}, "bad:", "warn:", "good: indexed: attestd reads"},
+		{"a chain is not read", wire.Status{Reads: wire.ReadsStatus{Source: "chains"}, Checks: []health.Finding{
+			{Check: "indexer", State: health.OK},
+			{Check: "indexer", State: health.Warn, Detail: "ethereum.1: cannot be read"}}}, "bad:", "warn:",
+			"warn: needs attention: ethereum.1: cannot be read: attestd indexer status"},
 		{"the upstream fails",
 			wire.Status{Reads: follows(follower.Status{Failing: true, LastError: "connection\nrefused"})}, "bad:",
 			"warn:", "warn: upstream unreachable, retrying: connection\uFFFDrefused"},

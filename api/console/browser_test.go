@@ -32,6 +32,11 @@ func TestConsoleInChromium(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	indexing := r.startIndexing(t)
+	indexer, err := json.Marshal(map[string]string{"url": indexing.url, "socket": indexing.socket})
+	if err != nil {
+		t.Fatal(err)
+	}
 	troubled, mend := r.startTroubled(t)
 	day, err := json.Marshal(map[string]string{"url": troubled.url, "api": troubled.api, "socket": troubled.socket,
 		"mend": mend})
@@ -39,13 +44,13 @@ func TestConsoleInChromium(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, value := range map[string]string{"CHROMIUM": clienttest.Chromium(), "RIG": string(rig),
-		"FOLLOWER": string(follower), "QUORUM": string(quorum), "DAY": string(day)} {
+		"FOLLOWER": string(follower), "QUORUM": string(quorum), "INDEXER": string(indexer), "DAY": string(day)} {
 		if err := os.Setenv(name, value); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, script := range []string{"access", "oidc", "overview", "attestations", "activity", "keys", "approvals",
-		"quorum", "replica", "audit", "webhooks", "operations", "settings", "front", "day"} {
+		"quorum", "replica", "indexer", "audit", "webhooks", "operations", "settings", "front", "day"} {
 		t.Run(script, func(t *testing.T) {
 			t.Parallel()
 			clienttest.Node(t, "browser/run.mjs", script)

@@ -26,13 +26,14 @@ type Options struct {
 	URL *url.URL
 	// Hosts are additional host names of the console. Requests for other names are refused, so that no other site can
 	// point its own name at the console's address (DNS rebinding).
-	Hosts  []string
-	Parts  []Part           // the parts that are configured: there is a page for each
-	Quorum bool             // other appliances sign with this one: there is a page for them
-	OIDC   *OIDC            // nil disables OIDC
-	TLS    *tls.Config      // nil means plain HTTP
-	Logger *slog.Logger     // nil means slog.Default
-	Now    func() time.Time // nil means time.Now
+	Hosts   []string
+	Parts   []Part           // the parts that are configured: there is a page for each
+	Quorum  bool             // other appliances sign with this one: there is a page for them
+	Indexer bool             // the daemon reads chains into its replica: there is a page for them
+	OIDC    *OIDC            // nil disables OIDC
+	TLS     *tls.Config      // nil means plain HTTP
+	Logger  *slog.Logger     // nil means slog.Default
+	Now     func() time.Time // nil means time.Now
 }
 
 const (
@@ -73,7 +74,7 @@ func New(o Options) (*Console, error) {
 		admin: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return o.Dial(ctx)
 		}, IdleConnTimeout: idleTimeout},
-		known: newKnown(), pages: pages(o.Quorum, o.Parts),
+		known: newKnown(), pages: pages(o.Quorum, o.Indexer, o.Parts),
 		provider: newProvider(o.OIDC, o.URL.JoinPath("oidc", "callback").String(), o.Now),
 	}
 	var err error

@@ -33,12 +33,16 @@ type route struct {
 }
 
 // pages returns all pages, in the order of the navigation.
-func pages(withQuorum bool, parts []Part) []page {
+func pages(withQuorum, withIndexer bool, parts []Part) []page {
 	all := []page{overviewPage(), attestationsPage(), activityPage(), keysPage(), approvalsPage()}
 	if withQuorum {
 		all = append(all, quorumPage())
 	}
-	all = append(all, replicaPage(), auditPage(), webhooksPage(), operationsPage())
+	all = append(all, replicaPage())
+	if withIndexer {
+		all = append(all, indexerPage())
+	}
+	all = append(all, auditPage(), webhooksPage(), operationsPage())
 	return append(append(all, partPages(parts)...), settingsPage())
 }
 

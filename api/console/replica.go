@@ -33,6 +33,7 @@ const (
 // replicaView is the current state of the replica.
 type replicaView struct {
 	None       string // why the daemon has no replica; empty if it has one
+	Indexed    bool   // the daemon reads chains into it
 	Status     wire.ReplicaStatus
 	Kinds      []kindRows
 	Lag        lagView
@@ -87,7 +88,7 @@ func (v *visit) replica(ctx context.Context) (data replicaView, err error) {
 	if err != nil {
 		return data, err
 	}
-	data.Kinds = kindsOf(data.Status)
+	data.Kinds, data.Indexed = kindsOf(data.Status), v.console.opts.Indexer
 	if data.Unverified, err = v.Admin.UnverifiedRows(ctx, 0); err != nil || data.Status.Follower == nil {
 		return data, err
 	}

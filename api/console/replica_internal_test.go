@@ -13,7 +13,7 @@ import (
 // of status.
 func TestAnUpstreamThatFailsHasOneColour(t *testing.T) {
 	t.Parallel()
-	l, err := newLooks(pages(true, []Part{Watchtower, Witnesses, Cluster, Sinks, Policy}))
+	l, err := newLooks(pages(true, true, []Part{Watchtower, Witnesses, Cluster, Sinks, Policy}))
 	if err != nil {
 		t.Fatal(err)
 	}

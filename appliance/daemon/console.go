@@ -39,7 +39,7 @@ func (r *running) listenConsole(ctx context.Context, inside *api.Inside, admin *
 // the API's TLS with a client certificate. This machine needs neither.
 func (r *running) consoleOptions(at net.Addr) console.Options {
 	o := console.Options{URL: &url.URL{Scheme: "http", Host: at.String()}, Logger: r.logger, Now: time.Now,
-		Quorum: r.quorum != nil}
+		Quorum: r.quorum != nil, Indexer: r.config.Indexes()}
 	for part, configured := range map[console.Part]bool{
 		console.Watchtower: r.tower != nil,
 		console.Witnesses:  r.witnesses != nil && r.config.Journal.Witnesses != "",

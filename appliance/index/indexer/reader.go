@@ -55,6 +55,7 @@ func newReader(x *Indexer, c Chain, nodes []node) *reader {
 	if c.isCosmWasm() {
 		r.span, r.FromBlock = chain.CometSpan(), max(c.FromBlock, 1) // CometBFT has no block 0
 	}
+	r.state.First = r.FromBlock
 	return r
 }
 

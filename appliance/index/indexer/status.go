@@ -7,6 +7,7 @@ type Status struct {
 	ID string `json:"id"`
 	// Head is the highest block that may be read, by more than half of the RPCs; 0 if unknown.
 	Head        uint64    `json:"head"`
+	First       uint64    `json:"first"`   // the first block to read
 	Begun       bool      `json:"begun"`   // a block was read
 	Indexed     uint64    `json:"indexed"` // the last block read
 	IndexedTime time.Time `json:"indexedTime,omitzero"`
