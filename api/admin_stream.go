@@ -79,7 +79,7 @@ func (a *Admin) events(c *fiber.Ctx) error {
 			if _, err := w.Write(buf); err != nil {
 				return err
 			}
-			buf, _, more = s.Next(ctx, buf[:0])
+			buf, _, more = s.Next(ctx)
 		}
 		return nil
 	})

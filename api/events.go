@@ -3,10 +3,13 @@ package api
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -31,7 +34,7 @@ type Events struct {
 func (e *Events) Subscribe(c *fiber.Ctx, rows events.Rows) error {
 	x := exchangeOf(c.Context())
 	stream := newEventStream(e.server, c, x)
-	stream.scope, stream.rows = appliance.ScopeGraphQL, &rows
+	stream.scope, stream.rows, stream.charge = appliance.ScopeGraphQL, &rows, x.charge
 	return stream.start(c, events.Viewer{Packets: true}, rows.Filter, events.Position{})
 }
 
@@ -46,6 +49,7 @@ type streams struct {
 	most, perClient int
 	ctx             context.Context // ends when a shutdown begins
 	end             context.CancelFunc
+	chunks          sync.Pool // of *[]byte; see eventStream.write
 
 	mu   sync.Mutex
 	open map[*eventStream]struct{}
@@ -172,26 +176,30 @@ func newEventStream(s *Server, c *fiber.Ctx, x *exchange) *eventStream {
 	if x.key.ID == "" {
 		client.network = network(x.ip)
 	}
-	return &eventStream{server: s, key: x.key, ip: x.ip, client: client, conn: unwrap(c.Context().Conn())}
+	return &eventStream{server: s, key: x.key, ip: x.ip, client: client, out: c.Context().Conn(),
+		conn: unwrap(c.Context().Conn())}
 }
 
 // eventStream is the body of an answer. fasthttp reads it, and closes it after the end, or when a write has failed.
 type eventStream struct {
-	server *Server
-	key    appliance.APIKey
-	scope  appliance.Scope // that the key needs; may be empty
-	ip     netip.Addr
-	client streamClient
-	conn   *conn
-	ctx    context.Context
-	cancel context.CancelFunc
-	stream *events.Stream
-	rows   *events.Rows // nil for a stream of events
-	begun  bool         // the first message of rows was read
-	done   []func()     // of the messages in buf
-	buf    []byte       // not yet read
-	room   []byte       // the memory of buf
-	once   sync.Once
+	server  *Server
+	key     appliance.APIKey
+	scope   appliance.Scope // that the key needs; may be empty
+	ip      netip.Addr
+	client  streamClient
+	conn    *conn
+	out     net.Conn // the connection above TLS, if any
+	begun   bool     // fasthttp has read the first bytes, and sends them with the header
+	ctx     context.Context
+	cancel  context.CancelFunc
+	stream  *events.Stream
+	rows    *events.Rows // nil for a stream of events
+	charge  charge       // pays for the messages of rows
+	listed  bool         // the first message of rows was read
+	packets []string     // have changed, and their messages were not made yet
+	done    []func()     // of the messages in buf
+	buf     []byte       // not yet read
+	once    sync.Once
 }
 
 func (e *eventStream) start(c *fiber.Ctx, v events.Viewer, f events.Filter, from events.Position) (err error) {
@@ -232,29 +240,56 @@ func (e *eventStream) Read(p []byte) (int, error) {
 		}
 		e.server.metrics.streamed(n)
 	}
+	if e.begun && len(e.buf) > len(p) {
+		return 0, e.write()
+	}
+	e.begun = true
 	n := copy(p, e.buf)
 	e.buf = e.buf[n:]
 	return n, nil
 }
 
+// write sends buf as one chunk (RFC 9112, section 7.1). fasthttp would make two system calls for each 4 KiB. It has
+// flushed its own buffer when it calls Read again.
+func (e *eventStream) write() error {
+	chunk, _ := e.server.streams.chunks.Get().(*[]byte)
+	if chunk == nil {
+		chunk = new([]byte)
+	}
+	defer e.server.streams.chunks.Put(chunk)
+	*chunk = fmt.Appendf((*chunk)[:0], "%x\r\n", len(e.buf))
+	*chunk = append(append(*chunk, e.buf...), "\r\n"...)
+	e.buf = nil
+	_, err := e.out.Write(*chunk)
+	return err
+}
+
 // next sets buf to the next events or messages, and returns their number. ok is false if the stream has ended.
 func (e *eventStream) next() (n int, ok bool) {
 	if e.rows == nil {
-		e.buf, n, ok = e.stream.Next(e.ctx, e.room[:0])
-		e.room = e.buf
+		e.buf, n, ok = e.stream.Next(e.ctx)
 		return n, ok
 	}
-	if !e.begun {
-		e.begun = true
+	return e.nextRows()
+}
+
+// nextRows charges each message as the query that makes it. The first one was charged with the request. If the client
+// may make no more queries, the rows wait, and a message has them as they are afterwards.
+func (e *eventStream) nextRows() (n int, ok bool) {
+	if !e.listed {
+		e.listed = true
 		e.append(e.rows.First(e.ctx))
 		return 1, e.ctx.Err() == nil
 	}
-	packets, ok := e.stream.NextSubjects(e.ctx)
-	for _, packet := range packets {
-		if m := e.rows.Changed(e.ctx, packet); len(m.Text) > 0 {
+	if ok = true; len(e.packets) == 0 {
+		e.packets, ok = e.stream.NextSubjects(e.ctx)
+	}
+	for len(e.packets) > 0 && e.pay(n == 0) {
+		if m := e.rows.Changed(e.ctx, e.packets[0]); len(m.Text) > 0 {
 			e.append(m)
 			n++
 		}
+		e.packets = e.packets[1:]
 	}
 	if n == 0 {
 		e.buf = append(e.buf, ":\n\n"...)
@@ -262,9 +297,34 @@ func (e *eventStream) next() (n int, ok bool) {
 	return n, ok && e.ctx.Err() == nil
 }
 
+// pay charges one query to the client. If wait is set, it waits for it up to HeartbeatEvery.
+func (e *eventStream) pay(wait bool) bool {
+	if e.charge.account == nil {
+		return true
+	}
+	end := e.server.now().Add(events.HeartbeatEvery)
+	for {
+		now := e.server.now()
+		short := e.charge.account.withdraw(now, e.charge.rate)
+		switch {
+		case short == 0:
+			return true
+		case !wait || e.ctx.Err() != nil || !now.Before(end):
+			return false
+		}
+		select {
+		case <-time.After(min(short, end.Sub(now))):
+		case <-e.ctx.Done():
+		}
+	}
+}
+
 func (e *eventStream) append(m events.Message) {
 	e.buf = append(e.buf, m.Text...)
 	e.done = append(e.done, m.Done)
+	if e.charge.account != nil && m.Extra > 0 {
+		e.charge.account.charge(e.server.now(), e.charge.rate, m.Extra)
+	}
 }
 
 // release lets go of the messages that were sent.

@@ -31,7 +31,8 @@ func offerEvents(t testing.TB, most int) func(*api.Options) {
 			t.Fatal(err)
 		}
 		o.Events = &api.Events{MostPerClient: most,
-			Hub: events.NewHub(events.Options{Journal: o.Attestor.Journal, Verifier: verifier})}
+			Hub: events.NewHub(events.Options{Journal: o.Attestor.Journal, Verifier: verifier,
+				Attesting: o.Attestor.Active})}
 	}
 }
 
@@ -73,7 +74,16 @@ func (r *rig) openSSE(req *http.Request) *sse {
 	return s
 }
 
+// stream opens a stream, each of whose events is validated.
 func (r *rig) stream(path, token, last string) *sse {
+	r.Helper()
+	s := r.unchecked(path, token, last)
+	s.schema = openapitest.Schema(r, "openapi.yaml", "Event")
+	return s
+}
+
+// unchecked opens a stream whose events are not validated.
+func (r *rig) unchecked(path, token, last string) *sse {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	req, err := http.NewRequestWithContext(ctx, "GET", "http://"+r.address+path, nil)
@@ -84,7 +94,7 @@ func (r *rig) stream(path, token, last string) *sse {
 	}
 	r.Cleanup(cancel)
 	s := r.openSSE(req)
-	s.id, s.schema = last, openapitest.Schema(r, "openapi.yaml", "Event")
+	s.id = last
 	if data := s.block(); data != "" {
 		r.Fatalf("the stream begins with an event: %s", data)
 	}

@@ -160,3 +160,30 @@ func TestSubscriptionsAreLimitedAsStreams(t *testing.T) {
 		t.Errorf("a subscription without a stream: %s", a)
 	}
 }
+
+// Each message is charged as a query. If the client may make no more queries, a change waits.
+func TestTheMessagesOfASubscriptionAreCharged(t *testing.T) {
+	t.Parallel()
+	r, data := newLiveRig(t, 10, true)
+	token, _ := r.newKey(appliance.KeyRequest{Rate: appliance.Rate{PerSecond: 2},
+		Scopes: []appliance.Scope{appliance.ScopeGraphQL}})
+	query := func() int {
+		return r.do("GET", graphqlPath+"?query="+url.QueryEscape("{ v2_transfers { status } }"), "", "x-api-key",
+			token).status
+	}
+	s := r.subscribe(followAll, token) // the first of two requests
+	s.statuses()
+	writeTransfer(t, data, "0xab", "1", "0xaa", "PACKET_SEND")
+	s.statuses() // the second
+	if got := query(); got != 429 {
+		t.Errorf("a query after two messages: %d", got)
+	}
+	writeTransfer(t, data, "0xab", "1", "0xaa", "PACKET_RECV")
+	r.clock.move(time.Second)
+	if got := s.statuses(); len(got) != 1 || got[0] != "PACKET_RECV" { // the first of two more
+		t.Errorf("the change that waited: %v", got)
+	}
+	if first, second := query(), query(); first != 200 || second != 429 {
+		t.Errorf("after one message a second: %d, %d", first, second)
+	}
+}

@@ -16,7 +16,10 @@ func (r request) payFor(j job) {
 
 // payForBytes charges the actual size of a large answer.
 func (r request) payForBytes(body pieces) {
-	if size := body.size(); r.charge != nil && size > usualBytes {
-		r.charge(float64(size)/usualBytes - 1)
+	if extra := extraOf(body); r.charge != nil && extra > 0 {
+		r.charge(extra)
 	}
 }
+
+// extraOf returns how many requests an answer of that size costs beyond one.
+func extraOf(body pieces) float64 { return max(0, float64(body.size())/usualBytes-1) }

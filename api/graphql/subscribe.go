@@ -166,7 +166,7 @@ func filterOf(name string, args map[string]any) events.Filter {
 
 // message returns the message next of a response. The response counts against the budget until the message is sent.
 func (e *Endpoint) message(r response) events.Message {
-	m := events.Message{Text: next(r.body.whole()), Done: func() {}}
+	m := events.Message{Text: next(r.body.whole()), Extra: extraOf(r.body), Done: func() {}}
 	if r.held != nil {
 		m.Done = func() { e.reuse(r) }
 	}

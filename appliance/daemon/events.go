@@ -143,7 +143,8 @@ func (s *Store) RecordEvent(ctx context.Context, event journal.Event) error {
 
 // offeredEvents returns the streams of events that the API offers.
 func (r *running) offeredEvents() *api.Events {
-	o := events.Options{Journal: r.store.Journal, Verifier: r.store.LogKey.Verifier, Logger: r.logger}
+	o := events.Options{Journal: r.store.Journal, Verifier: r.store.LogKey.Verifier, Attesting: r.attestor.Active,
+		Logger: r.logger}
 	offered := &api.Events{MostPerClient: r.config.Limits.Streams, Origins: r.config.Server.Origins}
 	if r.reads.replica != nil { // a nil *Kept in an interface is not nil
 		o.Changes = r.reads.replica

@@ -18,7 +18,10 @@ type Options struct {
 	Journal  sinks.Journal
 	Verifier note.Verifier // verifies the journal's checkpoints
 	Changes  Changes       // of the replica; nil if there is none
-	Logger   *slog.Logger  // nil discards all messages
+	// Attesting reports whether attestations are being signed, or were a moment ago: streams use less of the processors
+	// then. Nil means never.
+	Attesting func() bool
+	Logger    *slog.Logger // nil discards all messages
 }
 
 // Hub reads the journal and the changes of the replica once for all streams, while a stream is open. It keeps the
@@ -27,9 +30,13 @@ type Options struct {
 type Hub struct {
 	feeds  []*feed
 	tail   sinks.Tail
+	pages  sync.Pool     // of *[]byte; see Stream.page
 	turns  chan struct{} // held by the stream whose turn it is; see Stream.begin
+	worked time.Duration // length of the turns since the last rest; protected by turns
 	catch  chan struct{} // held while a stream reads a log itself
 	origin string
+
+	attesting func() bool
 }
 
 const (
@@ -47,7 +54,10 @@ func NewHub(o Options) *Hub {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	h := &Hub{turns: make(chan struct{}, 1), catch: make(chan struct{}, 1), origin: o.Verifier.Name(),
-		tail: sinks.Tail{Journal: o.Journal, Verifier: o.Verifier}}
+		tail: sinks.Tail{Journal: o.Journal, Verifier: o.Verifier}, attesting: o.Attesting}
+	if h.attesting == nil {
+		h.attesting = func() bool { return false }
+	}
 	h.feeds = append(h.feeds, newFeed(leaves{h.tail, h.origin}, o.Logger.With("events", "journal")))
 	if o.Changes != nil {
 		h.feeds = append(h.feeds, newFeed(changes{o.Changes, h.origin}, o.Logger.With("events", "replica")))

@@ -34,22 +34,39 @@ const (
 )
 
 // String returns the position's text, in ASCII.
-func (p Position) String() string {
-	v := make(url.Values, 4)
+func (p Position) String() string { return string(p.appendTo(nil)) }
+
+// appendTo appends the position's text. It writes the query string itself, because each event has one for each stream.
+func (p Position) appendTo(buf []byte) []byte {
+	begun := len(buf)
+	member := func(name string) {
+		if len(buf) > begun {
+			buf = append(buf, '&')
+		}
+		buf = append(append(buf, name...), '=')
+	}
+	number := func(name string, n int64) {
+		member(name)
+		buf = strconv.AppendInt(buf, n, 10)
+	}
+	log := func(name, log string) {
+		member(name)
+		buf = append(buf, url.QueryEscape(log)...)
+	}
 	if at := p.Journal; at.Log != "" {
-		v.Set(memberLog, at.Log)
-		v.Set(memberNext, strconv.FormatInt(at.Next, 10))
+		log(memberLog, at.Log)
+		number(memberNext, at.Next)
 		if at.Skip != nil {
-			v.Set(memberFrom, strconv.FormatInt(at.Skip.From, 10))
-			v.Set(memberTo, strconv.FormatInt(at.Skip.To, 10))
+			number(memberFrom, at.Skip.From)
+			number(memberTo, at.Skip.To)
 		}
 	}
 	if at := p.Changes; at.Log != "" {
-		v.Set(memberReplica, at.Log)
-		v.Set(memberChange, strconv.FormatInt(at.Next, 10))
-		v.Set(memberSeen, strconv.FormatInt(p.Seen.UnixMilli(), 10))
+		log(memberReplica, at.Log)
+		number(memberChange, at.Next)
+		number(memberSeen, p.Seen.UnixMilli())
 	}
-	return v.Encode()
+	return buf
 }
 
 // ParsePosition reads a position's text. The empty text is the zero Position.

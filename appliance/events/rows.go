@@ -18,7 +18,9 @@ type Rows struct {
 // Message is one or more server-sent events.
 type Message struct {
 	Text []byte
-	Done func() // must be called once the text is no longer used, unless the text is empty
+	// Extra is how many requests its text costs beyond one. A message is charged as the query that makes it.
+	Extra float64
+	Done  func() // must be called once the text is no longer used, unless the text is empty
 }
 
 // NextSubjects waits as Next does, but returns the subjects of the next events, each once, in order. It returns none if
@@ -29,6 +31,6 @@ func (s *Stream) NextSubjects(ctx context.Context) (subjects []string, ok bool) 
 			subjects = append(subjects, e.Subject)
 		}
 	}
-	_, _, ok = s.Next(ctx, nil)
+	_, _, ok = s.Next(ctx)
 	return subjects, ok
 }

@@ -19,6 +19,10 @@ const (
 	pageBytes = 64 << 10
 	// turnTime bounds a turn, so that a reader that is slow delays the others by no more.
 	turnTime = 5 * time.Millisecond
+	// While the appliance attests, turns are followed by a rest of restShare times their length, once they have added up
+	// to restAfter. So streams use at most a quarter of a processor.
+	restShare = 3
+	restAfter = time.Millisecond
 )
 
 // Gap is the type of an event that says that events between the client's last one and the next one are lost. The client
@@ -37,6 +41,7 @@ type Stream struct {
 	ended  bool
 	noted  func(Event) // called with each event that Next appends; may be nil
 	finish func()      // ends the stream's turn; nil outside a turn
+	page   *[]byte     // the memory of what Next returned, from Hub.pages; nil outside a turn
 }
 
 // reading is a stream's position in one feed.
@@ -94,16 +99,41 @@ func (s *Stream) begin(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
+	began := time.Now()
 	end := sync.OnceFunc(func() { <-s.hub.turns })
 	timer := time.AfterFunc(turnTime, end)
-	s.finish = func() { timer.Stop(); end() }
+	s.finish = func() {
+		if !timer.Stop() {
+			return // the turn is over: its reader is slow, which takes no processor time
+		}
+		if rest := s.hub.rest(time.Since(began)); rest > 0 {
+			time.AfterFunc(rest, end)
+		} else {
+			end()
+		}
+	}
 }
 
-// end ends the stream's turn, if it has one.
+// rest returns how long the turns rest after a turn. The caller has the turn.
+func (h *Hub) rest(after time.Duration) (rest time.Duration) {
+	if h.worked += after; h.worked >= restAfter {
+		if h.attesting() {
+			rest = restShare * h.worked
+		}
+		h.worked = 0
+	}
+	return rest
+}
+
+// end ends the stream's turn, if it has one, and releases its page.
 func (s *Stream) end() {
 	if s.finish != nil {
 		s.finish()
 		s.finish = nil
+	}
+	if s.page != nil {
+		s.hub.pages.Put(s.page)
+		s.page = nil
 	}
 }
 
@@ -116,47 +146,56 @@ func (s *Stream) Close() {
 	s.open = nil
 }
 
-// Next appends the next events to buf as server-sent events (HTML Standard, section 9.2), and returns their number. It
-// waits until there is one, or until a heartbeat is due. A heartbeat has an id, too, so that a client that saw no event
-// for long resumes after the events that were not for it. ok is false if the stream has ended: the client's API key was
-// revoked, or a log was replaced, or ctx ended.
+// Next returns the next events as server-sent events (HTML Standard, section 9.2), and their number. It waits until
+// there is one, or until a heartbeat is due. A heartbeat has an id, too, so that a client that saw no event for long
+// resumes after the events that were not for it. ok is false if the stream has ended: the client's API key was revoked,
+// or a log was replaced, or ctx ended.
 //
-// The stream's turn continues after Next has returned events, until the next call: the caller writes the events then.
-func (s *Stream) Next(ctx context.Context, buf []byte) (_ []byte, events int, ok bool) {
+// The text is valid until the next call. The stream's turn continues until then: the caller writes the text.
+func (s *Stream) Next(ctx context.Context) (text []byte, events int, ok bool) {
 	s.end()
 	beat := time.NewTimer(HeartbeatEvery)
 	defer beat.Stop()
 	if s.gap {
 		s.gap = false
-		return s.appendGap(buf), 1, true
+		return s.appendGap(nil), 1, true
 	}
 	for {
 		s.begin(ctx)
-		var changed []<-chan struct{}
-		before := len(buf)
-		for _, r := range s.open {
-			var n int
-			var next <-chan struct{}
-			buf, n, next = s.take(ctx, r, buf)
-			events += n
-			changed = append(changed, next)
+		s.page, _ = s.hub.pages.Get().(*[]byte)
+		if s.page == nil {
+			s.page = new([]byte)
 		}
-		if size := len(buf); s.at.Journal.Next > s.signed {
-			if buf = s.appendCheckpoint(ctx, buf); len(buf) > size {
-				events++
-			}
-		}
+		text, events, changed := s.collect(ctx, (*s.page)[:0])
+		*s.page = text
 		switch {
-		case len(buf) > before:
-			return buf, events, true
+		case len(text) > 0:
+			return text, events, true
 		case s.ended || ctx.Err() != nil:
-			return buf, 0, false
+			return nil, 0, false
 		}
 		s.end()
 		if !wait(ctx, beat.C, changed) {
-			return s.appendID(append(buf, ": heartbeat\n"...)), 0, ctx.Err() == nil
+			return s.appendID([]byte(": heartbeat\n")), 0, ctx.Err() == nil
 		}
 	}
+}
+
+// collect appends the events that there are. changed has a channel for each log that is closed when there may be more.
+func (s *Stream) collect(ctx context.Context, buf []byte) (_ []byte, events int, changed []<-chan struct{}) {
+	for _, r := range s.open {
+		var n int
+		var next <-chan struct{}
+		buf, n, next = s.take(ctx, r, buf)
+		events += n
+		changed = append(changed, next)
+	}
+	if size := len(buf); s.at.Journal.Next > s.signed {
+		if buf = s.appendCheckpoint(ctx, buf); len(buf) > size {
+			events++
+		}
+	}
+	return buf, events, changed
 }
 
 // Begin appends the first lines of a stream: the pause before a reconnect, and the id from which the client resumes.
@@ -256,7 +295,7 @@ func (s *Stream) appendEvent(buf []byte, e Event, text []byte) []byte {
 
 // appendID ends an event with its id.
 func (s *Stream) appendID(buf []byte) []byte {
-	return append(append(append(buf, "id: "...), s.at.String()...), "\n\n"...)
+	return append(s.at.appendTo(append(buf, "id: "...)), "\n\n"...)
 }
 
 // appendCheckpoint appends the newest checkpoint. It may cover leaves whose events follow. A checkpoint that cannot be
