@@ -69,6 +69,7 @@ func TestARedirectIsNotFollowed(t *testing.T) {
 // An endless body is cut off, and so is an answer that never comes. Neither delays another webhook.
 func TestAnEndlessResponseEnds(t *testing.T) {
 	rig, well := newRig(t), newReceiver(t)
+	var written atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // only then the server sees the end of the connection
 		if r.URL.Path == "/hang" {
@@ -76,7 +77,8 @@ func TestAnEndlessResponseEnds(t *testing.T) {
 			return
 		}
 		for r.Context().Err() == nil {
-			if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+			n, err := w.Write(make([]byte, 1<<20))
+			if written.Add(int64(n)); err != nil {
 				return
 			}
 		}
@@ -90,6 +92,9 @@ func TestAnEndlessResponseEnds(t *testing.T) {
 	until(t, "cut off", func() bool {
 		return statusOf(t, h, "endless").Delivered == 1 && statusOf(t, h, "hangs").Failures == 1
 	})
+	if n := written.Load(); n > 64<<20 { // the buffers of a connection are smaller
+		t.Errorf("%d bytes of the endless response were read", n)
+	}
 	if s := statusOf(t, h, "hangs"); s.LastError != "the receiver did not answer in time" {
 		t.Errorf("%+v", s)
 	}
