@@ -3,7 +3,6 @@ package bench
 import (
 	"cmp"
 	"fmt"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -69,19 +68,20 @@ type clusterFigure struct {
 	p50, p99                          time.Duration
 }
 
+const benchDatabase = "attestd"
+
 func newBenchCluster(b *testing.B, hsm string) *benchCluster {
 	b.Helper()
 	token := hsmToken(b, hsm)
 	c := &benchCluster{B: b, primary: postgrestest.NewServer(b, nil)}
-	c.primary.Exec(b, postgrestest.Owner, "CREATE DATABASE "+daemontest.ClusterDatabase)
+	c.primary.Exec(b, postgrestest.Owner, "CREATE DATABASE "+benchDatabase)
 	c.primary.Standby(b, "second")
-	role := url.UserPassword("attestd", "of the appliances")
-	daemontest.InitStore(b, c.primary, role)
+	daemontest.InitStore(b, c.primary, benchDatabase)
 	c.alone = benchAppliance(b, token, "")
 	c.alone.Start(b)
 	c.alone.Token = c.alone.CreateKey(b)
 	for i := range 3 {
-		d := benchAppliance(b, token, c.primary.SocketURL(daemontest.ClusterDatabase))
+		d := benchAppliance(b, token, c.primary.SocketURL(benchDatabase))
 		if i > 0 {
 			daemontest.CopyAll(b, filepath.Join(c.members[0].Dir, "data", archive.LogKeyFile),
 				filepath.Join(d.Dir, "data", archive.LogKeyFile))
@@ -158,8 +158,7 @@ const clusterWindow = 2 * time.Second
 
 // mark adds sign times the counters' present values.
 func (c *benchCluster) mark(f *clusterFigure, loaded []*daemontest.Daemon, sign float64) {
-	n, err := strconv.ParseFloat(c.primary.Query(c, daemontest.ClusterDatabase, "SELECT pg_snapshot_xmax(pg_current_snapshot())"),
-		64)
+	n, err := strconv.ParseFloat(c.primary.Query(c, benchDatabase, "SELECT pg_snapshot_xmax(pg_current_snapshot())"), 64)
 	if err != nil {
 		c.Error(err)
 	}

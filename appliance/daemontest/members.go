@@ -19,34 +19,30 @@ import (
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 )
 
-// The role of daemons in a database, its password, and the database of InitStore.
+// The role of appliances in a database, and its password.
 const (
-	DatabaseRole     = "attestd"
-	DatabasePassword = "swordfish"
-	ClusterDatabase  = "attestd"
+	Role     = "attestd"
+	Password = "swordfish"
 )
 
-// InitStore makes the schema, and the role of the appliances.
-func InitStore(tb testing.TB, primary *postgrestest.Server, role *url.Userinfo) {
+// InitStore makes the schema in a database, and the role of the appliances. It returns their store.url.
+func InitStore(tb testing.TB, server *postgrestest.Server, database string) string {
 	tb.Helper()
-	password, _ := role.Password()
-	if err := postgres.Init(tb.Context(), primary.URL(ClusterDatabase), role.Username(), password); err != nil {
+	if err := postgres.Init(tb.Context(), server.URL(database), Role, Password); err != nil {
 		tb.Fatal(err)
 	}
+	return server.RoleURL(url.UserPassword(Role, Password), database)
 }
 
 // NewMembers prepares appliances that share a database, each with its own token, without starting them.
 func NewMembers(t *testing.T, n int) []*Daemon {
 	t.Helper()
 	d := postgrestest.NewDatabase(t)
-	if err := postgres.Init(t.Context(), d.URL(), DatabaseRole, DatabasePassword); err != nil {
-		t.Fatal(err)
-	}
+	store := InitStore(t, d.Server, d.Database)
 	members := make([]*Daemon, n)
 	for i := range members {
 		m := New(t)
-		m.Environ = []string{"ATTESTD_STORE_URL=" + d.RoleURL(url.UserPassword(DatabaseRole, DatabasePassword),
-			d.Database), "ATTESTD_CLUSTER_NAME=" + string(rune('a'+i))}
+		m.Environ = []string{"ATTESTD_STORE_URL=" + store, "ATTESTD_CLUSTER_NAME=" + string(rune('a'+i))}
 		members[i] = m
 		key, err := os.ReadFile(filepath.Join(members[0].Dir, "data", "log.key"))
 		if err == nil {

@@ -77,7 +77,8 @@ func (c *cluster) signsNothing(since time.Time, during time.Duration) {
 		})
 	}
 	took := time.Since(since)
-	if c.Logf("all have noticed after %s", took.Round(time.Millisecond)); took > longer(daemontest.Patience, 5*time.Second) {
+	c.Logf("all have noticed after %s", took.Round(time.Millisecond))
+	if took > longer(daemontest.Patience, 5*time.Second) {
 		c.Errorf("that is late")
 	}
 	for began := time.Now(); time.Since(began) < during; {

@@ -15,12 +15,13 @@ import (
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 )
 
+const clusterDatabase = "attestd"
+
 // cluster is several appliances on one PostgreSQL, under load. Each is a process with a copy of one token.
 type cluster struct {
 	*testing.T
 	primary, standby *postgrestest.Server // at present
 	members          []*member
-	role             *url.Userinfo // of the appliances
 	load             *clusterLoad
 	watch            *checkpointWatch
 }
@@ -40,12 +41,11 @@ type member struct {
 func startCluster(t *testing.T, primary *postgrestest.Server) *cluster {
 	t.Helper()
 	c := &cluster{T: t, primary: primary}
-	primary.Exec(t, postgrestest.Owner, "CREATE DATABASE "+daemontest.ClusterDatabase)
+	primary.Exec(t, postgrestest.Owner, "CREATE DATABASE "+clusterDatabase)
 	c.standby = primary.Standby(t, "second")
 	primary.Synchronous(t, c.standby.Name)
 	first := daemontest.New(t)
-	c.role = url.UserPassword("attestd", "of the appliances")
-	daemontest.InitStore(t, primary, c.role)
+	daemontest.InitStore(t, primary, clusterDatabase)
 	for i := range 3 {
 		d := first
 		if i > 0 {
@@ -70,7 +70,7 @@ func (c *cluster) urlThrough(proxies []*postgrestest.Proxy) string {
 	for _, p := range proxies {
 		hosts = append(hosts, p.Address())
 	}
-	u := url.URL{Scheme: "postgres", User: c.role, Host: strings.Join(hosts, ","), Path: "/" + daemontest.ClusterDatabase,
+	u := url.URL{Scheme: "postgres", User: url.UserPassword(daemontest.Role, daemontest.Password), Host: strings.Join(hosts, ","), Path: "/" + clusterDatabase,
 		RawQuery: "sslmode=disable&target_session_attrs=read-write&connect_timeout=3"}
 	return u.String()
 }
@@ -137,7 +137,7 @@ func (c *cluster) anyWithin(since time.Time, bound time.Duration) {
 // size is the number of records on a server.
 func (c *cluster) size(s *postgrestest.Server) int64 {
 	c.Helper()
-	n, err := strconv.ParseInt(s.Query(c, daemontest.ClusterDatabase, "SELECT size FROM log_head"), 10, 64)
+	n, err := strconv.ParseInt(s.Query(c, clusterDatabase, "SELECT size FROM log_head"), 10, 64)
 	if err != nil {
 		c.Fatal(err)
 	}

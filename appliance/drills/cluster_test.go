@@ -3,6 +3,7 @@ package drills
 import (
 	"flag"
 	"math/rand/v2"
+	"net/url"
 	"syscall"
 	"testing"
 	"time"
@@ -135,7 +136,7 @@ func (c *cluster) hangInTransaction() time.Duration {
 
 // idles reports whether others wait for an appliance that is idle in its transaction.
 func (c *cluster) idles() bool {
-	return c.primary.Query(c, daemontest.ClusterDatabase,
+	return c.primary.Query(c, clusterDatabase,
 		"SELECT count(*) FROM pg_stat_activity AS waits JOIN pg_stat_activity AS holds ON holds.pid = ANY (pg_blocking_pids(waits.pid)) "+
 			"WHERE holds.state = 'idle in transaction' AND holds.state_change < clock_timestamp() - interval '200 ms'") != "0"
 }
@@ -201,7 +202,7 @@ func (c *cluster) slowCommits() time.Duration {
 
 // takeConnections lets another client take all connections of the role, after the appliances have lost theirs.
 func (c *cluster) takeConnections() time.Duration {
-	c.primary.Exec(c, postgrestest.Owner, "ALTER ROLE "+c.role.Username()+" CONNECTION LIMIT 1")
+	c.primary.Exec(c, postgrestest.Owner, "ALTER ROLE "+daemontest.Role+" CONNECTION LIMIT 1")
 	c.network(postgrestest.Faults{Refuse: true}, c.members...)
 	stranger := c.connect()
 	c.network(postgrestest.Faults{}, c.members...)
@@ -210,7 +211,7 @@ func (c *cluster) takeConnections() time.Duration {
 	if err := stranger.Close(c.Context()); err != nil {
 		c.Error(err)
 	}
-	c.primary.Exec(c, postgrestest.Owner, "ALTER ROLE "+c.role.Username()+" CONNECTION LIMIT -1")
+	c.primary.Exec(c, postgrestest.Owner, "ALTER ROLE "+daemontest.Role+" CONNECTION LIMIT -1")
 	return c.backWithin(time.Now(), afterPromotion, c.members...)
 }
 
@@ -219,7 +220,7 @@ func (c *cluster) connect() (conn *pgx.Conn) {
 	c.Helper()
 	daemontest.Await(c.T, "a connection is free", func() (bool, string) {
 		var err error
-		if conn, err = pgx.Connect(c.Context(), c.primary.RoleURL(c.role, daemontest.ClusterDatabase)); err != nil {
+		if conn, err = pgx.Connect(c.Context(), c.primary.RoleURL(url.UserPassword(daemontest.Role, daemontest.Password), clusterDatabase)); err != nil {
 			return false, err.Error()
 		}
 		return true, ""

@@ -28,15 +28,15 @@ func TestDrillAKilledCopyIsContinued(t *testing.T) {
 	data, back := filepath.Join(d.Dir, "data"), filepath.Join(d.Dir, "back")
 	size := fillJournal(t, data, records)
 	server := postgrestest.NewServer(t, postgrestest.Settings{})
-	server.Exec(t, postgrestest.Owner, "CREATE DATABASE "+daemontest.ClusterDatabase)
-	daemontest.InitStore(t, server, url.UserPassword(daemontest.DatabaseRole, daemontest.DatabasePassword))
+	server.Exec(t, postgrestest.Owner, "CREATE DATABASE "+clusterDatabase)
+	daemontest.InitStore(t, server, clusterDatabase)
 	// another key signed the records that fill the journal
 	address := regexp.MustCompile("0x[0-9a-fA-F]{40}").FindString(d.Run(t, "hsm", "status"))
-	d.Configure("PGPASSWORD="+daemontest.DatabasePassword, "ATTESTD_HSM_ADDRESS="+address)
-	shared := server.RoleURL(url.User(daemontest.DatabaseRole), daemontest.ClusterDatabase)
+	d.Configure("PGPASSWORD="+daemontest.Password, "ATTESTD_HSM_ADDRESS="+address)
+	shared := server.RoleURL(url.User(daemontest.Role), clusterDatabase)
 	inTables := func() string {
-		return server.Query(t, daemontest.ClusterDatabase, "SELECT count(*) FROM records") +
-			server.Query(t, daemontest.ClusterDatabase, "SELECT count(*) FROM api_keys")
+		return server.Query(t, clusterDatabase, "SELECT count(*) FROM records") +
+			server.Query(t, clusterDatabase, "SELECT count(*) FROM api_keys")
 	}
 
 	d.Start(t) // --prepare reads the records from the daemon

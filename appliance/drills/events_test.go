@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -267,13 +266,12 @@ func makeKeys(t *testing.T, d *daemontest.Daemon, n int) (ids []string) {
 func TestDrillWebhooksAreTakenOver(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.NewServer(t, nil)
-	server.Exec(t, postgrestest.Owner, "CREATE DATABASE "+daemontest.ClusterDatabase)
-	role := url.UserPassword(daemontest.DatabaseRole, daemontest.DatabasePassword)
-	daemontest.InitStore(t, server, role)
+	server.Exec(t, postgrestest.Owner, "CREATE DATABASE "+clusterDatabase)
+	store := daemontest.InitStore(t, server, clusterDatabase)
 	delivers := daemontest.New(t)
 	waits := delivers.Twin(t)
 	for _, d := range []*daemontest.Daemon{delivers, waits} {
-		d.Configure("ATTESTD_STORE_URL="+server.RoleURL(role, daemontest.ClusterDatabase), "ATTESTD_CLUSTER_NAME="+uuid.NewString()[:8],
+		d.Configure("ATTESTD_STORE_URL="+store, "ATTESTD_CLUSTER_NAME="+uuid.NewString()[:8],
 			"ATTESTD_WEBHOOKS_ALLOW_PLAIN_HTTP=true", "ATTESTD_WEBHOOKS_ALLOW_NETWORKS=127.0.0.0/8")
 		t.Cleanup(d.End)
 	}

@@ -135,7 +135,8 @@ func (a *attesting) answeredOnAll(t *testing.T, since time.Time) time.Duration {
 			select {
 			case began = <-answered:
 			case <-late:
-				t.Fatalf("connection %d of %d has had no answer for %s\n%s", i+1, len(a.began), daemontest.Patience, a.d.Events())
+				t.Fatalf("connection %d of %d has had no answer for %s\n%s", i+1, len(a.began), daemontest.Patience,
+					a.d.Events())
 			}
 		}
 	}

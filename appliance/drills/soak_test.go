@@ -155,7 +155,8 @@ func (s *soak) load(d time.Duration, tasks ...[]task) {
 			})
 		}
 	}
-	for began := time.Now(); time.Since(began) < d || s.never(d, tasks...) != "" && time.Since(began) < d+daemontest.Patience; {
+	late := d + daemontest.Patience
+	for began := time.Now(); time.Since(began) < d || s.never(d, tasks...) != "" && time.Since(began) < late; {
 		time.Sleep(10 * time.Millisecond) // between two polls
 	}
 	cancel()

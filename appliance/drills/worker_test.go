@@ -40,7 +40,9 @@ func TestDrillAWorkerThatEndsUnderLoadCostsNoAnsweredRecord(t *testing.T) {
 				for range 3 {
 					before := d.Worker(t)
 					end(t, d, faults)
-					daemontest.Await(t, "another worker", func() (bool, string) { return d.Worker(t) != before, "it is the same" })
+					daemontest.Await(t, "another worker", func() (bool, string) {
+						return d.Worker(t) != before, "it is the same"
+					})
 				}
 			})
 			recorded := d.Records(t)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,8 +30,7 @@ func lostDatabase(t *testing.T, dir string) (storeURL string, old journal.LogKey
 	write(t, filepath.Join(dir, "attestd.yaml"), nil)
 	write(t, filepath.Join(dir, archive.LogKeyFile), []byte(secret+"\n"))
 	d := postgrestest.NewDatabase(t)
-	ok(t, postgres.Init(t.Context(), d.URL(), daemontest.DatabaseRole, daemontest.DatabasePassword))
-	storeURL = d.RoleURL(url.UserPassword(daemontest.DatabaseRole, daemontest.DatabasePassword), d.Database)
+	storeURL = daemontest.InitStore(t, d.Server, d.Database)
 	store, err := postgres.Open(storeURL, postgres.Options{Signer: old.Signer, Verifier: old.Verifier})
 	ok(t, err)
 	appendTo := func(n int) {
@@ -59,8 +57,7 @@ func lostDatabase(t *testing.T, dir string) (storeURL string, old journal.LogKey
 	settle = func() {
 		daemontest.Await(t, "the connections have ended", func() (bool, string) {
 			left := d.Query(t,
-				"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = '"+daemontest.DatabaseRole+
-					"'")
+				"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = '"+daemontest.Role+"'")
 			return left == "0", left
 		})
 	}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/attestd/attestd/api/client"
 	"github.com/attestd/attestd/appliance/daemontest"
-	"github.com/attestd/attestd/store/postgres"
 	"github.com/attestd/attestd/store/postgres/postgrestest"
 )
 
@@ -34,12 +33,12 @@ func database(t *testing.T, ts *testscript.TestScript, negated bool, args []stri
 	const name = "attestd"
 	server.Exec(t, postgrestest.Owner, "CREATE DATABASE "+name)
 	ts.Setenv("OWNER", server.URL(name))
-	ts.Setenv("DATABASE", server.RoleURL(url.User(daemontest.DatabaseRole), name))
+	ts.Setenv("DATABASE", server.RoleURL(url.User(daemontest.Role), name))
 	passfile := ts.MkAbs("pgpass")
-	ts.Check(os.WriteFile(passfile, []byte("*:*:*:"+daemontest.DatabaseRole+":"+daemontest.DatabasePassword+"\n"), 0o600))
+	ts.Check(os.WriteFile(passfile, []byte("*:*:*:"+daemontest.Role+":"+daemontest.Password+"\n"), 0o600))
 	ts.Setenv("PGPASSFILE", passfile)
 	if len(args) == 1 {
-		ts.Check(postgres.Init(t.Context(), server.URL(name), daemontest.DatabaseRole, daemontest.DatabasePassword))
+		daemontest.InitStore(t, server, name)
 	}
 }
 
@@ -59,8 +58,8 @@ func TestCommandsOnADatabase(t *testing.T) {
 	p.Setup = func(e *testscript.Env) error {
 		name := fmt.Sprintf("attestd%d", databases.Add(1))
 		server.Exec(t, postgrestest.Owner, "CREATE DATABASE "+name)
-		e.Setenv("ATTESTD_STORE_URL", server.RoleURL(url.UserPassword(daemontest.DatabaseRole, daemontest.DatabasePassword), name))
-		return errors.Join(setup(e), postgres.Init(t.Context(), server.URL(name), daemontest.DatabaseRole, daemontest.DatabasePassword))
+		e.Setenv("ATTESTD_STORE_URL", daemontest.InitStore(t, server, name))
+		return setup(e)
 	}
 	testscript.Run(t, p)
 }

@@ -102,7 +102,8 @@ func TestADiskThatTakesNoWrites(t *testing.T) {
 				return status == http.StatusOK, now
 			})
 			disk.Fail(faults)
-			daemontest.Await(t, "attesting is refused", func() (bool, string) { // the state of the disk is cached for 100 ms
+			// The state of the disk is cached for 100 ms.
+			daemontest.Await(t, "attesting is refused", func() (bool, string) {
 				_, status, _ := attestation(t, d)
 				return status == http.StatusServiceUnavailable, http.StatusText(status)
 			})

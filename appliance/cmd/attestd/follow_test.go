@@ -214,8 +214,8 @@ func TestDevMakesUpNoDataBesideAnUpstreams(t *testing.T) {
 	t.Parallel()
 	up := daemontest.NewUpstream(t, "50")
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "attestd", "dev", "--dir", dir, "--listen", daemontest.FreeAddress(t), "--transfers",
-		"500")
+	cmd := exec.CommandContext(t.Context(), "attestd", "dev", "--dir", dir, "--listen", daemontest.FreeAddress(t),
+		"--transfers", "500")
 	cmd.Env = append(os.Environ(), "ATTESTD_GRAPHQL_UPSTREAM="+up.URL+daemon.GraphQLPath)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
