@@ -215,7 +215,7 @@ func readText(t *testing.T, path string) string {
 var testOf = regexp.MustCompile(
 	"`([\\w/]+_test\\.go):(Test\\w+)`|`(appliance/cmd/attestd/testdata/script/\\w+\\.txtar)`")
 
-// Each row of the threat model names an existing test or script.
+// Each row of the threat model names an existing test or script, and .ci/run runs the drills among them.
 func TestTheThreatModelNamesTests(t *testing.T) {
 	t.Parallel()
 	_, text, found := strings.Cut(readText(t, "../docs/security.md"), "\n## Threats\n")
@@ -235,6 +235,12 @@ func TestTheThreatModelNamesTests(t *testing.T) {
 	}
 	if rows < 30 {
 		t.Errorf("only %d rows were found", rows)
+	}
+	sample := readText(t, "../.ci/run")
+	for _, drill := range regexp.MustCompile(`TestDrill(\w+)`).FindAllStringSubmatch(text, -1) {
+		if !regexp.MustCompile(`sample\+?='.*\b` + drill[1] + `\b`).MatchString(sample) {
+			t.Errorf(".ci/run does not run the drill %s", drill[0])
+		}
 	}
 }
 
