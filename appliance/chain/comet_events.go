@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -41,7 +42,13 @@ func (e *WasmEvent) Get(key string) (value string, ok bool) {
 	return "", false
 }
 
-// WasmEvents are the events of a contract in a range of blocks.
+// Contract returns the address of the contract. wasmd sets the attribute: a contract's own ones cannot begin with _.
+func (e *WasmEvent) Contract() string {
+	address, _ := e.Get("_contract_address")
+	return address
+}
+
+// WasmEvents are the events of contracts in a range of blocks.
 type WasmEvents struct {
 	Events []WasmEvent // in order
 	Last   Block       // the last block of the range
@@ -92,12 +99,12 @@ type cometTransaction struct {
 // callsAtOnce is the number of calls that a query makes at the same time.
 const callsAtOnce = 8
 
-// Events returns the events of a contract in the blocks first to last, with and without a transaction. It leaves out
+// Events returns the events of contracts in the blocks first to last, with and without a transaction. It leaves out
 // failed transactions. The node must report the same transactions and events by both block_results and tx_search.
 //
 // Errors: TooLarge reports whether a smaller range may succeed. If a node has lost events, its answer is incomplete. A
 // later query may be complete.
-func (c *Comet) Events(ctx context.Context, contract string, first, last uint64) (found WasmEvents, err error) {
+func (c *Comet) Events(ctx context.Context, contracts []string, first, last uint64) (found WasmEvents, err error) {
 	blocks := make([]cometBlock, last-first+1)
 	calls, limited := errgroup.WithContext(ctx)
 	calls.SetLimit(callsAtOnce)
@@ -116,7 +123,7 @@ func (c *Comet) Events(ctx context.Context, contract string, first, last uint64)
 	events := make([][]WasmEvent, len(blocks))
 	for i, b := range blocks {
 		calls.Go(func() (err error) {
-			events[i], err = c.eventsOf(limited, contract, b)
+			events[i], err = c.eventsOf(limited, contracts, b)
 			return err
 		})
 	}
@@ -130,8 +137,8 @@ func (c *Comet) Events(ctx context.Context, contract string, first, last uint64)
 	return found, nil
 }
 
-// eventsOf returns the events of a contract in a block.
-func (c *Comet) eventsOf(ctx context.Context, contract string, b cometBlock) ([]WasmEvent, error) {
+// eventsOf returns the events of contracts in a block.
+func (c *Comet) eventsOf(ctx context.Context, contracts []string, b cometBlock) ([]WasmEvent, error) {
 	var results struct {
 		Transactions []cometResult `json:"txs_results"`
 		Block        []cometEvent  `json:"finalize_block_events"`
@@ -154,7 +161,7 @@ func (c *Comet) eventsOf(ctx context.Context, contract string, b cometBlock) ([]
 	if err != nil {
 		return nil, err
 	}
-	pick := picker{contract: contract, block: b.Block}
+	pick := picker{contracts: contracts, block: b.Block}
 	for i := range results.Transactions {
 		if one := succeeded[uint32(i)]; one != nil {
 			pick.add(one.Events, hashes[uint32(i)])
@@ -214,12 +221,12 @@ func sameEvents(a, b []cometEvent) bool {
 	return len(a) == len(b) && (len(a) == 0 || reflect.DeepEqual(a, b))
 }
 
-// picker collects the events of a contract in a block.
+// picker collects the events of contracts in a block.
 type picker struct {
-	contract string
-	block    Block
-	seen     uint // events of all contracts and modules
-	found    []WasmEvent
+	contracts []string
+	block     Block
+	seen      uint // events of all contracts and modules
+	found     []WasmEvent
 }
 
 func (p *picker) add(events []cometEvent, tx appliance.Digest) {
@@ -227,8 +234,7 @@ func (p *picker) add(events []cometEvent, tx appliance.Digest) {
 		at := WasmEvent{Attributes: e.Attributes, Block: p.block, Transaction: tx, Index: p.seen}
 		p.seen++
 		name, isWasm := strings.CutPrefix(e.Type, "wasm-")
-		// wasmd sets _contract_address: a contract's own attributes cannot begin with _.
-		if contract, _ := at.Get("_contract_address"); isWasm && contract == p.contract {
+		if isWasm && slices.Contains(p.contracts, at.Contract()) {
 			at.Name = name
 			p.found = append(p.found, at)
 		}

@@ -63,7 +63,7 @@ func TestEventsOfACosmWasmChain(t *testing.T) {
 	second := n.Make(t, []comettest.Event{foreign, numbered(1000)})
 	want = append(want, "3/1 packet_recv tx none n 1000")
 	rpc := dialComet(t, n.URL)
-	found, err := rpc.Events(t.Context(), comettest.Core, 1, 3)
+	found, err := rpc.Events(t.Context(), []string{comettest.Core}, 1, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestEventsOfACosmWasmChain(t *testing.T) {
 	for range 40 { // more than an answer of the method blockchain has
 		second = n.Make(t, nil)
 	}
-	found, err = rpc.Events(t.Context(), comettest.Core, 2, second.Height)
+	found, err = rpc.Events(t.Context(), []string{comettest.Core}, 2, second.Height)
 	if err != nil || len(found.Events) != len(want) || found.Last.Hash != second.Hash {
 		t.Errorf("%d events to block %d, %v", len(found.Events), found.Last.Number, err)
 	}
@@ -112,7 +112,7 @@ func TestACosmWasmChain(t *testing.T) {
 	}
 	for _, ask := range []func() error{
 		func() error { _, err := rpc.Block(t.Context(), 3); return err },
-		func() error { _, err := rpc.Events(t.Context(), comettest.Core, 2, 3); return err },
+		func() error { _, err := rpc.Events(t.Context(), []string{comettest.Core}, 2, 3); return err },
 	} {
 		err := ask()
 		if err == nil || chain.TooLarge(err) || !strings.Contains(err.Error(), "the RPC does not have that block") {
@@ -178,12 +178,12 @@ func TestANodeThatLosesEventsIsRefused(t *testing.T) {
 		p := chaintest.NewProxy(t, n.URL)
 		forge(p, c.method, c.change)
 		rpc := dialComet(t, p.URL)
-		_, err := rpc.Events(t.Context(), comettest.Core, 2, 2)
+		_, err := rpc.Events(t.Context(), []string{comettest.Core}, 2, 2)
 		if err == nil || !strings.Contains(err.Error(), c.want+": the answer is incomplete") || !chain.TooLarge(err) {
 			t.Errorf("%s: %v, want %s", c.method, err, c.want)
 		}
 		p.Answer(nil)
-		if found, err := rpc.Events(t.Context(), comettest.Core, 2, 2); err != nil || len(found.Events) != 3 {
+		if found, err := rpc.Events(t.Context(), []string{comettest.Core}, 2, 2); err != nil || len(found.Events) != 3 {
 			t.Errorf("when it has all again: %d events, %v", len(found.Events), err)
 		}
 	}
@@ -205,7 +205,7 @@ func TestANodeWithEndlessPagesIsRefused(t *testing.T) {
 		}
 		return &chaintest.Reply{Result: page}
 	})
-	_, err := dialComet(t, p.URL).Events(t.Context(), comettest.Core, 2, 2)
+	_, err := dialComet(t, p.URL).Events(t.Context(), []string{comettest.Core}, 2, 2)
 	const want = "block 2 has 1 transactions, tx_search returned 103: the answer is incomplete"
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
@@ -225,7 +225,7 @@ func TestAThrottledCallIsRepeated(t *testing.T) {
 		}
 		return nil
 	})
-	found, err := dialComet(t, p.URL).Events(t.Context(), comettest.Core, 1, 2)
+	found, err := dialComet(t, p.URL).Events(t.Context(), []string{comettest.Core}, 1, 2)
 	if err != nil || len(found.Events) != 1 || calls.Load() != 2 {
 		t.Errorf("%d events after %d calls, %v", len(found.Events), calls.Load(), err)
 	}

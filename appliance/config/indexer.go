@@ -21,6 +21,7 @@ type IndexedChain struct {
 	RPCs          []RPCURL      `koanf:"rpcs"`
 	Core          string        `koanf:"core"`
 	Zkgm          string        `koanf:"zkgm"`
+	Minter        string        `koanf:"minter"`      // of a CosmWasm chain
 	FromBlock     uint64        `koanf:"from_block"`  // of an EVM chain
 	FromHeight    uint64        `koanf:"from_height"` // of a CosmWasm chain
 	Confirmations Confirmations `koanf:"confirmations"`
@@ -59,6 +60,9 @@ func indexerSettings() []Setting {
 			{"zkgm", "",
 				"address of the contract for transfers (zkgm), in the form of core; if empty, the preset's. Packets between other " +
 					"contracts are no transfers"},
+			{"minter", "",
+				"address of the contract of a CosmWasm chain that makes wrapped tokens; if empty, the preset's. Without it, the " +
+					"chain's wrapped tokens are unknown"},
 			{"from_block", 0,
 				"first block of an EVM chain to read: the one in which the core contract was deployed; 0 means the preset's, if " +
 					"it has one"},
@@ -83,14 +87,17 @@ const MainnetZkgm = "0x5fbe74a283f7954f10aa04c2edf55578811aeb03"
 // core contract have MainnetCore and MainnetZkgm.
 var mainnets = []IndexedChain{
 	{ID: "union.union-1", Name: "Union", FromHeight: 461578,
-		Core: "union1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqvcmecf",
-		Zkgm: "union1336jj8ertl8h7rdvnz4dh5rqahd09cy0x43guhsxx6xyrztx292qpe64fh"},
+		Core:   "union1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqvcmecf",
+		Zkgm:   "union1336jj8ertl8h7rdvnz4dh5rqahd09cy0x43guhsxx6xyrztx292qpe64fh",
+		Minter: "union150u2vpdtau48c50lntaqgleu8rqfnnuh2u3pzfg7pfcvw4uzq6tqceagxy"},
 	{ID: "babylon.bbn-1", Name: "Babylon", FromHeight: 28972,
-		Core: "bbn1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqnlye9f",
-		Zkgm: "bbn1336jj8ertl8h7rdvnz4dh5rqahd09cy0x43guhsxx6xyrztx292q77945h"},
+		Core:   "bbn1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqnlye9f",
+		Zkgm:   "bbn1336jj8ertl8h7rdvnz4dh5rqahd09cy0x43guhsxx6xyrztx292q77945h",
+		Minter: "bbn1c723xf74f0r9g4uyn0cv2t7pkgcq7x0gaw5h773j78rk35w0j0usslxen6"},
 	{ID: "osmosis.osmosis-1", Name: "Osmosis", FromHeight: 39452782,
-		Core: "osmo1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqata4fx",
-		Zkgm: "osmo1336jj8ertl8h7rdvnz4dh5rqahd09cy0x43guhsxx6xyrztx292qs2uecc"},
+		Core:   "osmo1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqata4fx",
+		Zkgm:   "osmo1336jj8ertl8h7rdvnz4dh5rqahd09cy0x43guhsxx6xyrztx292qs2uecc",
+		Minter: "osmo12r3yc76u9lxe33yemstatnw8602culdjzrtr8lmnpycmd3z7d4jsxx60kc"},
 	{ID: "ethereum.1", Name: "Ethereum", FromBlock: 22236429},
 	{ID: "bsc.56", Name: "BNB Smart Chain", FromBlock: 56057229},
 	{ID: "base.8453", Name: "Base", FromBlock: 35397312},
@@ -121,6 +128,7 @@ func (c *Config) IndexedChains() []IndexedChain {
 		one.Name = cmp.Or(one.Name, mainnets[at].Name)
 		one.Core = cmp.Or(one.Core, mainnets[at].Core, MainnetCore)
 		one.Zkgm = cmp.Or(one.Zkgm, mainnets[at].Zkgm, MainnetZkgm)
+		one.Minter = cmp.Or(one.Minter, mainnets[at].Minter)
 		one.FromBlock = cmp.Or(one.FromBlock, mainnets[at].FromBlock)
 		one.FromHeight = cmp.Or(one.FromHeight, mainnets[at].FromHeight)
 	}
@@ -181,8 +189,13 @@ func (one *IndexedChain) checkContract(check func(ok bool, format string, args .
 		_, _, err := bech32.DecodeToBase256(one.Core)
 		check(err == nil, "core: %q is neither 0x and 40 hex digits nor bech32: %v", one.Core, err)
 		check(one.FromBlock == 0, "from_block: a CosmWasm chain has from_height instead")
+		if one.Minter != "" {
+			_, _, err := bech32.DecodeToBase256(one.Minter)
+			check(err == nil, "minter: %q is not bech32: %v", one.Minter, err)
+		}
 		return
 	}
+	check(one.Minter == "", "minter: only a CosmWasm chain has one")
 	check(evmChainID.MatchString(one.ID) || one.Core == "" && cosmosChainID.MatchString(one.ID),
 		"id: %q is not the universal id of an EVM chain, such as ethereum.1", one.ID)
 	check(one.FromHeight == 0 || one.Core == "", "from_height: an EVM chain has from_block instead")

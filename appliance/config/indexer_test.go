@@ -43,7 +43,8 @@ func TestTheExampleOfTheIndexerIsAConfiguration(t *testing.T) {
 		!one.Testnet {
 		t.Errorf("the second chain is %+v", one)
 	}
-	if one := chains[2]; one.Name != "Union" || one.First() != 461578 || !one.IsCosmWasm() {
+	if one := chains[2]; one.Name != "Union" || one.First() != 461578 || !one.IsCosmWasm() ||
+		!strings.HasPrefix(one.Minter, "union150u2") {
 		t.Errorf("the third chain is %+v", one)
 	}
 }
@@ -102,9 +103,9 @@ indexer:
   chains:
     - { id: union.union-1, rpcs: ["https://rpc.example.com"], core: "0xee4ea8d358473f0fcebf0329feed95d56e8c04d7" }
     - { id: ethereum.1, rpcs: [], confirmations: soon }
-    - { id: ethereum.1, rpcs: ["https://a.example.com", "https://a.example.com"], core: "0x12", zkgm: "0x34" }
+    - { id: ethereum.1, rpcs: ["https://a.example.com", "https://a.example.com"], core: "0x12", zkgm: "0x34", minter: "0x56" }
     - { id: union.union-1, rpcs: ["https://rpc.example.com"], from_block: 5,
-        core: "union1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqvcmecx", zkgm: union1336 }
+        core: "union1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqvcmecx", zkgm: union1336, minter: union150 }
     - { id: "union.union 1", rpcs: ["https://rpc.example.com"],
         core: "union1hnuj8f6d3wy3fcprt55vddv7v2650t6uudnvd2hukqrteeam8wjqvcmecf" }
     - { id: bsc.56, rpcs: ["https://rpc.example.com"], core: "0xee4ea8d358473f0fcebf0329feed95d56e8c04d7",
@@ -131,6 +132,8 @@ indexer:
 		"indexer.chains: entry 3: core: the address must have 40 hex digits",
 		"indexer.chains: entry 3: zkgm: the address must have 40 hex digits",
 		`indexer.chains: entry 4: zkgm: "union1336" is not bech32: `,
+		`indexer.chains: entry 4: minter: "union150" is not bech32: `,
+		"indexer.chains: entry 3: minter: only a CosmWasm chain has one",
 		"indexer.chains: entry 6: zkgm: must be the address of the contract for transfers: indexer.preset does not know " +
 			"bsc.56",
 	} {

@@ -21,7 +21,7 @@ func IndexedChains(c *config.Config) []indexer.Chain {
 			FromBlock: one.First(), Confirmations: blocks, Finalized: one.Confirmations == config.Finalized,
 		}
 		if one.IsCosmWasm() {
-			next.Contract = one.Core
+			next.Contract, next.Minter = one.Core, one.Minter
 		} else {
 			next.Core = common.HexToAddress(one.Core)
 		}

@@ -15,6 +15,7 @@ import (
 // snapshot is the part of index.Snapshot that the indexer reads.
 type snapshot interface {
 	Packets(ctx context.Context, q index.PacketQuery) ([]index.Row, error)
+	Tokens(ctx context.Context, q index.TokenQuery) ([]index.Row, error)
 	Clients(ctx context.Context, q index.ClientQuery) ([]index.Row, error)
 	Connections(ctx context.Context, q index.ConnectionQuery) ([]index.Row, error)
 	Channels(ctx context.Context, q index.ChannelQuery) ([]index.Row, error)
@@ -33,9 +34,10 @@ type book struct {
 	clients     map[string]*entry[index.Client] // by chain and id, as the two below
 	connections map[string]*entry[index.Connection]
 	channels    map[string]*entry[index.Channel]
-	waiting     map[string][]*step      // by packet hash: steps of packets that are not in the index
-	updates     map[string]*index.Trace // by chain and client: the newest update
-	positions   map[string]string       // for index.Batch
+	tokens      map[string]*entry[index.Token] // by chain and denom
+	waiting     map[string][]*step             // by packet hash: steps of packets that are not in the index
+	updates     map[string]*index.Trace        // by chain and client: the newest update
+	positions   map[string]string              // for index.Batch
 
 	removed []index.RowID // packets and transfers to remove
 	refused []string      // why events were left out
@@ -54,6 +56,7 @@ func newBook(snap snapshot, x *Indexer, rescan bool) *book {
 		snap: snap, names: x.names, ports: x.ports, rescan: rescan,
 		packets: make(map[string]*entry[index.Packet]), clients: make(map[string]*entry[index.Client]),
 		connections: make(map[string]*entry[index.Connection]), channels: make(map[string]*entry[index.Channel]),
+		tokens:  make(map[string]*entry[index.Token]),
 		waiting: make(map[string][]*step), updates: make(map[string]*index.Trace), positions: make(map[string]string),
 	}
 }
@@ -161,6 +164,10 @@ func (b *book) add(ctx context.Context, e *Event) error {
 			e.Connection, hexOf(e.Port), hexOf(e.CounterpartyPort), e.Version})
 	case ChannelOpenTry, ChannelOpenAck:
 		return b.openChannel(ctx, e)
+	case CreateWrappedToken:
+		return b.wrapToken(ctx, e)
+	case TokenBucketUpdate:
+		return b.limitToken(ctx, e)
 	case PacketSend:
 		return b.send(ctx, e)
 	}
@@ -392,6 +399,7 @@ func (b *book) batch(ctx context.Context) (batch index.Batch, u undo, err error)
 		appendTable(b, &batch, &u, "client", b.clients),
 		appendTable(b, &batch, &u, "connection", b.connections),
 		appendTable(b, &batch, &u, "channel", b.channels),
+		appendTable(b, &batch, &u, "token", b.tokens),
 	} {
 		if add != nil {
 			return batch, u, add

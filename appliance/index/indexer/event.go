@@ -5,6 +5,7 @@ package indexer
 import (
 	"bytes"
 	"fmt"
+	"math/big"
 	"strings"
 	"time"
 
@@ -29,6 +30,11 @@ type Event struct {
 	Packet                                                          *Packet // of PacketSend
 	PacketHash                                                      common.Hash
 	Maker, MakerMessage, Acknowledgement                            []byte
+
+	Token                []byte   // of CreateWrappedToken and TokenBucketUpdate
+	NativeToken          string   // Token as its chain writes it
+	BaseToken, Metadata  []byte   // of CreateWrappedToken
+	Capacity, RefillRate *big.Int // of TokenBucketUpdate
 }
 
 // Place is the position of an event.
@@ -72,6 +78,9 @@ const (
 	WriteAck          Kind = "WriteAck"
 	PacketAck         Kind = "PacketAck"
 	PacketTimeout     Kind = "PacketTimeout"
+	// CreateWrappedToken is an event of the contract for transfers, or of the minter of a CosmWasm chain.
+	CreateWrappedToken Kind = "CreateWrappedToken"
+	TokenBucketUpdate  Kind = "TokenBucketUpdate" // of the contract for transfers
 )
 
 // form is the Solidity form of an event. The words of the topics after the first are in indexed, in order.
@@ -109,6 +118,9 @@ var forms = formsOf(map[Kind]string{
 	WriteAck:         packetBytes + ",bytes acknowledgement",
 	PacketAck:        packetBytes + ",bytes acknowledgement,address* maker",
 	PacketTimeout:    packetMaker,
+	CreateWrappedToken: "uint256 path,uint32* channelId,bytes baseToken,address* quoteToken,bytes metadata," +
+		"uint8 kind",
+	TokenBucketUpdate: "address* token,uint256 capacity,uint256 refillRate",
 })
 
 // Topics returns the first topics of the events that are read.
@@ -238,6 +250,8 @@ func (e *Event) setTopic(name string, word common.Hash) error {
 		e.Port = word[12:]
 	case "maker":
 		e.Maker = word[12:]
+	case "token", "quoteToken":
+		e.Token, e.NativeToken = word[12:], hexOf(word[12:])
 	}
 	return nil
 }
@@ -265,6 +279,14 @@ func (e *Event) setData(name string, value any) {
 		e.setID(name, v)
 	case uint64:
 		e.Height = v
+	case uint8: // kind: who has chosen the implementation
+	case *big.Int:
+		switch name {
+		case "capacity":
+			e.Capacity = v
+		case "refillRate":
+			e.RefillRate = v
+		}
 	case string:
 		switch name {
 		case "clientType":
@@ -282,6 +304,10 @@ func (e *Event) setData(name string, value any) {
 			e.MakerMessage = v
 		case "acknowledgement":
 			e.Acknowledgement = v
+		case "baseToken":
+			e.BaseToken = v
+		case "metadata":
+			e.Metadata = v
 		}
 	default:
 		p := *abi.ConvertType(value, new(solidityPacket)).(*solidityPacket)

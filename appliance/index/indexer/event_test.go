@@ -91,6 +91,8 @@ func TestTopics(t *testing.T) {
 		"0x488830ba53f27b7033e966a79427476ad47d550358e894bafeef8b97c6559251", // WriteAck
 		"0x41d958a7d93b50b1f7541c6fc345d0c4657b1e83497baa562c866611ac1f69bb", // PacketAck
 		"0x34df62ed9d26dbe71f13d2bd3f645d6cd16b0c44645ef783c2ed799748c80a74", // PacketTimeout
+		"0x18469840730c2cbbd67b9f99f6421667b07f0169a795be80a28f182d602daf5b", // CreateWrappedToken
+		"0x1b1302794bb5570d2f5ac77ad92788d5ee5795731e03203c6b37503ac696057f", // TokenBucketUpdate
 	}
 	var got []string
 	for _, topic := range indexer.Topics() {

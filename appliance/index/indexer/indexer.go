@@ -26,6 +26,8 @@ type Chain struct {
 	RPCs      []string       // URLs, which may contain secrets
 	Core      common.Address // the core contract of an EVM chain
 	Contract  string         // the core contract of a CosmWasm chain, in bech32; empty for an EVM chain
+	Minter    string         // of wrapped tokens on a CosmWasm chain, in bech32; may be empty
+	Zkgm      string         // the contract for transfers; New sets it from Options.Zkgm
 	FromBlock uint64         // the first block to read
 	// Confirmations is the number of blocks that must follow a block before it is read. With Finalized, only finalized
 	// blocks are read instead.
@@ -76,6 +78,7 @@ func New(o Options) (*Indexer, error) {
 		x.ports[id] = portOf(address)
 	}
 	for _, c := range o.Chains {
+		c.Zkgm = o.Zkgm[c.ID]
 		nodes, err := dial(c, o.Version)
 		if err != nil {
 			return nil, fmt.Errorf("chain %s: %w", c.ID, err)

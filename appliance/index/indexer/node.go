@@ -5,9 +5,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/attestd/attestd/appliance"
 	"github.com/attestd/attestd/appliance/chain"
@@ -22,7 +24,7 @@ type node interface {
 	// Safe returns the highest block that may be read. ok is false if no block may be read yet.
 	Safe(ctx context.Context, finalized bool, confirmations uint64) (number uint64, ok bool, err error)
 	Block(ctx context.Context, number uint64) (chain.Block, error)
-	// read returns the events of the core contract in the blocks first to last. After an error, chain.TooLarge reports
+	// read returns the events of the chain's contracts in the blocks first to last. After an error, chain.TooLarge reports
 	// whether a smaller range may succeed.
 	read(ctx context.Context, first, last uint64) (answer, error)
 }
@@ -58,13 +60,13 @@ func dial(c Chain, version string) (all []node, err error) {
 	if c.isCosmWasm() {
 		rpcs, err := chain.DialComet(c.RPCs, version)
 		for _, rpc := range rpcs {
-			all = append(all, cometNode{rpc, c.Contract})
+			all = append(all, cometNode{rpc, &c})
 		}
 		return all, err
 	}
 	rpcs, err := chain.Dial(c.RPCs, version)
 	for _, rpc := range rpcs {
-		all = append(all, evmNode{rpc, c.Core})
+		all = append(all, evmNode{rpc, &c})
 	}
 	return all, err
 }
@@ -83,34 +85,62 @@ func (c *Chain) core() string {
 // prefix returns the prefix of a CosmWasm chain's addresses, such as union.
 func (c *Chain) prefix() string { return c.Contract[:max(0, strings.LastIndexByte(c.Contract, '1'))] }
 
+// makesTokens reports whether the chain's events about tokens are those of a contract. The core contract has all other
+// events.
+func (c *Chain) makesTokens(contract string) bool {
+	return contract != "" && (strings.EqualFold(contract, c.Zkgm) || contract == c.Minter)
+}
+
+// ofContract drops the events of kinds that their contract does not have: anybody may make a contract.
+func (c *Chain) ofContract(e Event, contract string) bool {
+	if e.Kind == CreateWrappedToken || e.Kind == TokenBucketUpdate {
+		return c.makesTokens(contract)
+	}
+	return strings.EqualFold(contract, c.core())
+}
+
 // evmNode is an RPC of an EVM chain.
 type evmNode struct {
 	*chain.RPC
-	contract common.Address
+	of *Chain
 }
 
 func (n evmNode) hasCore(ctx context.Context) (bool, error) {
-	return n.HasCode(ctx, appliance.Address(n.contract))
+	return n.HasCode(ctx, appliance.Address(n.of.Core))
 }
 
 func (n evmNode) read(ctx context.Context, first, last uint64) (answer, error) {
-	found, err := n.Logs(ctx, []common.Address{n.contract}, Topics(), first, last)
+	contracts := []common.Address{n.of.Core}
+	if n.of.Zkgm != "" {
+		contracts = append(contracts, common.HexToAddress(n.of.Zkgm))
+	}
+	found, err := n.Logs(ctx, contracts, Topics(), first, last)
 	return answer{last: found.Last, size: len(found.Logs), digest: digestOf(&found),
-		decode: decoded(found.Logs, Decode)}, err
+		decode: decoded(found.Logs, func(l types.Log) (Event, bool, error) {
+			e, ok, err := Decode(l)
+			return e, ok && n.of.ofContract(e, l.Address.String()), err
+		})}, err
 }
 
 // cometNode is an RPC of a CosmWasm chain.
 type cometNode struct {
 	*chain.Comet
-	contract string
+	of *Chain
 }
 
-func (n cometNode) hasCore(ctx context.Context) (bool, error) { return n.HasContract(ctx, n.contract) }
+func (n cometNode) hasCore(ctx context.Context) (bool, error) {
+	return n.HasContract(ctx, n.of.Contract)
+}
 
 func (n cometNode) read(ctx context.Context, first, last uint64) (answer, error) {
-	found, err := n.Events(ctx, n.contract, first, last)
+	contracts := slices.DeleteFunc([]string{n.of.Contract, n.of.Zkgm, n.of.Minter},
+		func(address string) bool { return address == "" })
+	found, err := n.Events(ctx, contracts, first, last)
 	return answer{last: found.Last, size: len(found.Events), digest: found.Digest(),
-		decode: decoded(found.Events, DecodeWasm)}, err
+		decode: decoded(found.Events, func(w chain.WasmEvent) (Event, bool, error) {
+			e, ok, err := DecodeWasm(w)
+			return e, ok && n.of.ofContract(e, w.Contract()), err
+		})}, err
 }
 
 // digestOf returns a hash over all that an answer says.

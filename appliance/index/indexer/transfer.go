@@ -173,8 +173,8 @@ func argumentsOf(types ...string) (all abi.Arguments) {
 	return all
 }
 
-// namesIn returns the token's name, symbol and decimals in the metadata of an order, which are nil if the
-// metadata is not that of an EVM chain's token.
+// namesIn returns the name, symbol and decimals of a wrapped token in its metadata: in that of an order, or of the
+// event that created it. They are nil if the metadata is not that of an EVM chain's token.
 func namesIn(metadata []byte) (name, symbol *string, decimals *int32) {
 	parts, err := metadataForm.Unpack(metadata)
 	if err != nil {

@@ -3,6 +3,7 @@ package indexer
 import (
 	"encoding/hex"
 	"fmt"
+	"math/big"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +31,9 @@ var wasmKinds = map[string]Kind{
 	"packet_ack":          PacketAck,
 	"packet_timeout":      PacketTimeout,
 	"timeout_packet":      PacketTimeout,
+
+	"create_wrapped_token": CreateWrappedToken,
+	"token_bucket_update":  TokenBucketUpdate,
 }
 
 // DecodeWasm decodes an event of a CosmWasm chain. ok is false for an event that is not read.
@@ -46,6 +50,7 @@ func DecodeWasm(w chain.WasmEvent) (e Event, ok bool, err error) {
 		Time: w.Block.Time.UTC().Truncate(time.Microsecond)}}
 	a := &attributes{event: &w}
 	a.fill(&e)
+	e.NativeToken = printable(string(e.Token))
 	if a.err == nil && e.Packet != nil && (e.Packet.Hash() != e.PacketHash || e.Packet.SourceChannel != e.Channel) {
 		a.err = fmt.Errorf("the packet's bytes have the hash %s, its event says %s", e.Packet.Hash(), e.PacketHash)
 	}
@@ -83,9 +88,23 @@ func (a *attributes) fill(e *Event) {
 			e.Version = a.text("counterparty_version")
 		}
 		e.CounterpartyChannel = a.id("counterparty_channel_id")
+	case CreateWrappedToken:
+		e.Channel, e.BaseToken, e.Metadata = a.id("channel_id"), a.hex("base_token"), a.hex("metadata")
+		e.Token = a.denom(a.hex("quote_token"))
+	case TokenBucketUpdate:
+		e.Token, e.Capacity, e.RefillRate = []byte(a.text("denom")), a.amount("capacity"), a.amount("refill_rate")
 	default:
 		a.packet(e)
 	}
+}
+
+// denom returns the denomination of a wrapped token. Osmosis has tokens of its token factory, of which the event has
+// the last part only.
+func (a *attributes) denom(quoteToken []byte) []byte {
+	if minter := a.event.Contract(); strings.HasPrefix(minter, "osmo1") {
+		return []byte("factory/" + minter + "/" + string(quoteToken))
+	}
+	return quoteToken
 }
 
 // packet sets the fields of an event about a packet.
@@ -130,6 +149,14 @@ func (a *attributes) number(key string, bits int) uint64 {
 	n, err := strconv.ParseUint(value, 10, bits)
 	if err != nil {
 		a.fail(key, "is %.40q, which is not a number of %d bits", value, bits)
+	}
+	return n
+}
+
+func (a *attributes) amount(key string) *big.Int {
+	n, ok := new(big.Int).SetString(a.text(key), 10)
+	if !ok || n.Sign() < 0 {
+		a.fail(key, "is not an amount")
 	}
 	return n
 }
