@@ -82,7 +82,8 @@ func (a *Admin) watchChecks() (all []health.Finding) {
 			all = append(all, health.Named("sinks", health.Sink(s))...)
 		}
 	}
-	return append(all, health.Named("backup", health.Backup(a.backups.state(a.started), a.opts.BackupMaxAge, a.now())...)...)
+	backups := health.Backup(a.backups.state(a.started), a.opts.BackupMaxAge, a.now())
+	return append(all, health.Named("backup", backups...)...)
 }
 
 // memberChecks rates the other members of a quorum and of a cluster.

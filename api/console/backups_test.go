@@ -15,13 +15,15 @@ import (
 	"github.com/attestd/attestd/api/console"
 )
 
-// TestABackupThatIsWrongIsNotSent is not parallel, because it sets TMPDIR. The console verifies a backup before its first
-// byte, and leaves nothing behind.
+// The console verifies a backup before its first byte, and leaves nothing behind. The test is not parallel, because it
+// sets TMPDIR.
 func TestABackupThatIsWrongIsNotSent(t *testing.T) {
 	scratch := t.TempDir()
 	t.Setenv("TMPDIR", scratch)
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /backup", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "no archive") })
+	mux.HandleFunc("GET /backup", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "no archive")
+	})
 	admin := httptest.NewServer(mux)
 	t.Cleanup(admin.Close)
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -115,6 +115,7 @@ func Serve(ctx context.Context, c *config.Config, logger *slog.Logger, o Options
 	if err := r.open(ctx); err != nil {
 		return err
 	}
+	r.history = history.Open(filepath.Join(r.config.DataDir, history.FileName), r.logger)
 	endShipping, err := r.ship()
 	if err != nil {
 		return err
@@ -225,7 +226,6 @@ func (r *running) open(ctx context.Context) (err error) {
 	if r.tower, err = openWatchtower(r.config, r.chainOptions()); err != nil {
 		return err
 	}
-	r.history = history.Open(filepath.Join(r.config.DataDir, history.FileName), r.logger)
 	r.measure()
 	return nil
 }
