@@ -238,7 +238,7 @@ func downloadActivity(w http.ResponseWriter, v *visit) error {
 func eventKinds() []journal.EventKind {
 	return []journal.EventKind{"refused", "paused", "resumed", "halted", "key_created", "key_revoked", "key_bound",
 		"hsm_lost", "hsm_found", "config_reloaded", "policy_loaded", "started", "stopped", "signer_added",
-		"signer_changed", "signer_removed", "unknown_redemption", "unproven_redemption", "chain_disagreement",
+		"signer_changed", "signer_removed", "redeemed", "unknown_redemption", "unproven_redemption", "chain_disagreement",
 		"attestor_mismatch", "witness_contradiction", "second_beneficiary", "webhook_created", "webhook_rotated",
 		"webhook_deleted", "webhook_resumed", "webhook_disabled", "approval_requested", "approval_given",
 		"approval_denied", "approval_expired", "approver_enrolled", "approver_removed", "quorum_invalid_answer",

@@ -74,7 +74,7 @@ type opened struct {
 }
 
 // raised are the alarms given for a redemption.
-type raised struct{ unknown, disputed, disagreement, unproven bool }
+type raised struct{ unknown, disputed, disagreement, unproven, redeemed bool }
 
 // row identifies a redemption with all of its details: an RPC that lies about amount or time reports another one.
 func (r Redemption) row() string {
@@ -121,6 +121,7 @@ func (c *watched) evaluate(ctx context.Context) (next time.Duration, err error) 
 			next = min(next, wait)
 		}
 		alarms := given[id]
+		c.recordRedeemed(ctx, &r, &alarms)
 		err = c.alarm(ctx, &r, was.Verdict, known, &alarms)
 		given[id], c.raised[id] = alarms, alarms
 		if err != nil {

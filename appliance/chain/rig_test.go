@@ -115,6 +115,8 @@ type rig struct {
 	mu           sync.Mutex
 	log          bytes.Buffer
 	events       []journal.Event
+	redeemed     map[string]journal.Event // by ID
+	unrecorded   error                    // if set, redemptions cannot be recorded
 	halts        []string
 	acknowledged []string
 }
@@ -131,6 +133,7 @@ func newRig(t *testing.T, c chain.Contract) *rig {
 	r.options = chain.Options{
 		Contracts: []chain.Contract{c}, PollInterval: 5 * time.Millisecond, Journal: r.journal, Halt: r.halt, Events: r,
 		Log:       slog.New(slog.NewTextHandler(r, nil)),
+		Redeemed:  r.redeem,
 		LookAgain: 10 * time.Millisecond, Patience: time.Minute, CheckEvery: 10 * time.Millisecond,
 	}
 	return r
@@ -179,6 +182,35 @@ func (r *rig) Record(e journal.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, e)
+}
+
+func (r *rig) redeem(_ context.Context, e journal.Event) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.unrecorded != nil {
+		return r.unrecorded
+	}
+	if r.redeemed == nil {
+		r.redeemed = make(map[string]journal.Event)
+	}
+	r.redeemed[e.ID.String()] = e
+	return nil
+}
+
+// redemptions returns the details of the recorded redemptions.
+func (r *rig) redemptions() (all []map[string]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.redeemed {
+		all = append(all, e.Details)
+	}
+	return all
+}
+
+func (r *rig) unrecord(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unrecorded = err
 }
 
 func (r *rig) halt(_ context.Context, redemption, _ string) (bool, error) {

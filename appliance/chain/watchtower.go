@@ -31,11 +31,14 @@ type Options struct {
 	Threshold int
 	// Halt stops attesting because of a redemption until an operator resumes, which acknowledges the redemption. It
 	// returns whether this call began the halt. If nil, a redemption never stops attesting.
-	Halt    func(ctx context.Context, redemption, reason string) (began bool, err error)
-	Halted  func() bool // reports whether attesting is halted; may be nil
-	Events  Events      // may be nil
-	Version string      // of attestd, for the User-Agent
-	Log     *slog.Logger
+	Halt   func(ctx context.Context, redemption, reason string) (began bool, err error)
+	Halted func() bool // reports whether attesting is halted; may be nil
+	Events Events      // may be nil
+	// Redeemed appends the event of a redemption of an attestation in the journal, unless the journal has an event of
+	// that ID. If nil, such redemptions are not recorded.
+	Redeemed func(ctx context.Context, e journal.Event) error
+	Version  string // of attestd, for the User-Agent
+	Log      *slog.Logger
 
 	CallTimeout time.Duration // of one request; zero means 20 s
 	// LookAgain is the wait before a hash that the journal lacks is looked up again, before any alarm; zero means 1 s.
@@ -98,6 +101,7 @@ func New(o Options) (*Watchtower, error) {
 			w: w, Contract: c, log: o.Log.With("contract", c.Name), wake: make(chan struct{}, 1),
 			alarms: quota{most: 100}, disputes: quota{most: 10},
 			questions: quota{most: questionsPerMinute}, repeats: quota{most: repeatsPerMinute},
+			redeemed: quota{most: journal.EventsPerMinute},
 		}
 		shown := shownURLs(c.RPCs)
 		for i, address := range c.RPCs {
@@ -177,6 +181,7 @@ type watched struct {
 	disputes   quota             // other alarms
 	questions  quota             // first questions to members
 	repeats    quota             // further questions to members
+	redeemed   quota             // events of redemptions that the journal knows
 	silent     []string          // members that have not answered in this pass
 
 	unproven atomic.Int32 // open redemptions with that verdict

@@ -15,6 +15,7 @@ import (
 	"github.com/attestd/attestd/appliance/chain"
 	"github.com/attestd/attestd/appliance/config"
 	"github.com/attestd/attestd/appliance/files"
+	"github.com/attestd/attestd/appliance/journal"
 	"github.com/attestd/attestd/appliance/service"
 	"github.com/attestd/attestd/store/redemptions"
 )
@@ -110,6 +111,10 @@ func (r *running) chainOptions() chain.Options {
 		Signers: r.chainSigners,
 		Halted:  func() bool { return r.store.Stop.State().Halted != nil },
 		Events:  r.events, Version: r.options.Version, Log: r.logger,
+		Redeemed: func(ctx context.Context, e journal.Event) error {
+			_, err := r.attestor.Journal.AppendEvent(ctx, e)
+			return err
+		},
 	}
 	if r.config.HasQuorum() {
 		o.Quorum, _ = appliance.ParseAddress(r.config.Quorum.Contract) // validated

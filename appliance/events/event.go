@@ -18,10 +18,11 @@ type Type string
 
 // The types that API keys may see. The others are for operators; see kinds.
 const (
-	AttestationIssued  Type = "attestation.issued"
-	AttestationRefused Type = "attestation.refused"
-	TransferUpdated    Type = "transfer.updated"
-	PacketUpdated      Type = "packet.updated"
+	AttestationIssued   Type = "attestation.issued"
+	AttestationRefused  Type = "attestation.refused"
+	AttestationRedeemed Type = "attestation.redeemed"
+	TransferUpdated     Type = "transfer.updated"
+	PacketUpdated       Type = "packet.updated"
 )
 
 // Checkpoint is the type of the newest checkpoint, for operators. Streams have it, and webhooks do not.
@@ -32,8 +33,9 @@ const unlisted = "journal."
 
 // kinds are the types of the journal's events. A kind that is not in the list has the type journal.KIND.
 var kinds = map[journal.EventKind]Type{
-	journal.EventRefused: AttestationRefused,
-	journal.EventSecond:  "attestation.second_beneficiary",
+	journal.EventRefused:  AttestationRefused,
+	journal.EventRedeemed: AttestationRedeemed,
+	journal.EventSecond:   "attestation.second_beneficiary",
 
 	journal.EventApprovalRequested: "approval.required",
 	journal.EventApprovalGiven:     "approval.given",
@@ -147,7 +149,7 @@ func FromEntry(origin, log string, e journal.Entry) (Event, error) {
 	}
 	details := e.Event.Details
 	event.Subject = subject(event, details)
-	if event.Type == AttestationRefused {
+	if event.Type == AttestationRefused || event.Type == AttestationRedeemed {
 		event.KeyID = details["keyId"]
 	}
 	for _, name := range []string{journal.DetailUnspendable, journal.DetailBeneficiary} {

@@ -192,3 +192,18 @@ func TestATypeThatTheKeyMayNotSeeIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestARedemptionIsAnEventOfTheKeyThatAskedForTheAttestation(t *testing.T) {
+	const key = "k3x5wq7mzp2n4r6t"
+	e := event(t, entry(t, journal.EventRedeemed, map[string]string{"id": id.String(), "keyId": key,
+		journal.DetailBeneficiary: "0xCD"}))
+	if e.Type != events.AttestationRedeemed || e.Subject != id.String() || len(e.Addresses) != 1 || e.Addresses[0] != "0xcd" {
+		t.Errorf("%+v", e)
+	}
+	if !(events.Viewer{KeyID: key}).May(e) || (events.Viewer{KeyID: "aaaaaaaaaaaaaaaa"}).May(e) {
+		t.Error("not exactly its key sees it")
+	}
+	if f := (events.Filter{Types: []string{"attestation.redeemed"}}); f.Allowed(events.Viewer{KeyID: key}) != nil {
+		t.Error("a key may not ask for it")
+	}
+}

@@ -95,7 +95,7 @@ func (f Filter) Allowed(v Viewer) error {
 // sees reports whether there may be an event of the type that the viewer may see.
 func (v Viewer) sees(t Type) bool {
 	switch t {
-	case AttestationIssued, AttestationRefused:
+	case AttestationIssued, AttestationRefused, AttestationRedeemed:
 		return v.Operator || v.KeyID != ""
 	case TransferUpdated, PacketUpdated:
 		return v.Operator || v.Packets

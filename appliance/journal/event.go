@@ -42,6 +42,7 @@ const (
 	EventHalted         EventKind = "halted"
 	EventPolicy         EventKind = "policy_loaded"
 	EventSecond         EventKind = "second_beneficiary" // see policy.WarnOfSecond
+	EventRedeemed       EventKind = "redeemed"           // a contract redeemed an attestation of the journal
 	// an authorised request was refused; limited to RefusalsPerMinute
 	EventRefused EventKind = "refused"
 

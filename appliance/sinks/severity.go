@@ -40,6 +40,7 @@ var severities = map[journal.EventKind]severity{
 	"attestor_mismatch":       warning,
 	"paused":                  warning,
 	"refused":                 warning,
+	"redeemed":                informational,
 	"second_beneficiary":      warning,
 }
 
