@@ -143,7 +143,7 @@ func TestASignatureThatWeNeverMadeIsCaughtOnChain(t *testing.T) {
 	daemontest.Await(t, "the journal has the alarm", func() (bool, string) {
 		out := w.Run(t, "log", "list", "--events")
 		return regexp.MustCompile(`unknown_redemption.*`+forged.Hash.String()).MatchString(out) &&
-			strings.Contains(out, "halted"), out
+			strings.Contains(out, "halted") && strings.Contains(out, " redeemed "), out
 	})
 	w.caughtByAnAuditor(t, forged)
 
