@@ -43,8 +43,8 @@ func refusesStream(t *testing.T, resp *http.Response, status int, code appliance
 	}
 }
 
-// One address opens streams without end, then many do. Each limit has its answer, memory is bounded, and attestations and
-// health are answered.
+// One address opens streams without end, then many do. Each limit has its answer, memory is bounded, and attestations
+// and health are answered.
 func TestAFloodOfStreams(t *testing.T) {
 	perClient, perAddress, most := min(64, *flood/10), min(512, *flood/5), min(4096, *flood)
 	r := newStreet(t, offerEvents(t, perClient), func(o *api.Options) {

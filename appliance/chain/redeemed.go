@@ -9,8 +9,8 @@ import (
 	"github.com/attestd/attestd/appliance/journal"
 )
 
-// recordRedeemed records once that an attestation of the journal was redeemed, when more than half of all RPCs report it.
-// A redemption that cannot be recorded stays open, so that the next judgement tries again. It delays no alarm.
+// recordRedeemed records once that an attestation of the journal was redeemed, when more than half of all RPCs report
+// it. A redemption that cannot be recorded stays open, so that the next judgement tries again. It delays no alarm.
 func (c *watched) recordRedeemed(ctx context.Context, r *Redemption, given *raised) {
 	tell, _, _ := c.votes(r)
 	if c.w.o.Redeemed == nil || r.Verdict != Known || given.redeemed || 2*len(tell) <= len(c.feeds) {

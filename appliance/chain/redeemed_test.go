@@ -9,7 +9,8 @@ import (
 	"github.com/attestd/attestd/appliance/chain/chaintest"
 )
 
-// Each part of a redemption is recorded once, also if the chain is read again. A redemption that the journal lacks is not.
+// Each part of a redemption is recorded once, also if the chain is read again. A redemption that the journal lacks is
+// not recorded.
 func TestARedemptionIsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	node, key := attesting(t)

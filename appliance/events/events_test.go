@@ -197,7 +197,8 @@ func TestARedemptionIsAnEventOfTheKeyThatAskedForTheAttestation(t *testing.T) {
 	const key = "k3x5wq7mzp2n4r6t"
 	e := event(t, entry(t, journal.EventRedeemed, map[string]string{"id": id.String(), "keyId": key,
 		journal.DetailBeneficiary: "0xCD"}))
-	if e.Type != events.AttestationRedeemed || e.Subject != id.String() || len(e.Addresses) != 1 || e.Addresses[0] != "0xcd" {
+	if e.Type != events.AttestationRedeemed || e.Subject != id.String() || len(e.Addresses) != 1 ||
+		e.Addresses[0] != "0xcd" {
 		t.Errorf("%+v", e)
 	}
 	if !(events.Viewer{KeyID: key}).May(e) || (events.Viewer{KeyID: "aaaaaaaaaaaaaaaa"}).May(e) {
