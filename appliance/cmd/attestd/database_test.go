@@ -44,7 +44,7 @@ func database(t *testing.T, ts *testscript.TestScript, negated bool, args []stri
 
 // The scripts for an appliance with a file also pass with a database. The other scripts test the file itself, or are
 // independent of API keys and journal.
-func TestCommandsOnADatabase(t *testing.T) {
+func TestDrillCommandsOnADatabase(t *testing.T) {
 	t.Parallel()
 	p := scripts(t)
 	p.Dir = ""
