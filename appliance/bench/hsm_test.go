@@ -93,7 +93,7 @@ journal: { origin: attestd.invalid/bench }
 	d.Token = strings.TrimSpace(d.Run(tb, "key", "create", "--name", "bench", "--rate", "unlimited"))
 	r.settings.onServerCores(tb, func() { d.Start(tb) })
 	tb.Cleanup(func() { d.Kill(tb) })
-	d.worker = d.Daemon.Worker(tb)
+	d.worker = d.Worker(tb)
 	settle := r.settings // attestd adapts the number of HSM sessions under load
 	settle.window *= 5
 	settle.load(tb, d.URL, d.Token, settleConnections, func(int) {})
