@@ -119,8 +119,12 @@ func TestThePerformancePageHasTheResultsOfTheBenchmarks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	reads, err := kept[readsRun](filepath.Join(docs, "reads.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for results, tables := range map[string]string{"performance.json": attestations.tables(),
-		"scale.json": scales.tables()} {
+		"reads.json": reads.table(), "scale.json": scales.tables()} {
 		page, err := fillPage(string(text), results, tables)
 		if err != nil || page != string(text) {
 			t.Errorf("%v: docs/performance.md has other tables than docs/%s makes: `make bench-page`", err, results)

@@ -129,7 +129,7 @@ func (p *postGraphile) fill(b *testing.B, path string) {
 				trace.Timestamp)
 		}
 	})
-	p.server.Exec(b, "postgres", "VACUUM ANALYZE", "CHECKPOINT")
+	p.server.Exec(b, "postgres", "VACUUM ANALYSE", "CHECKPOINT")
 }
 
 // copyRows adds rows to a table for each row of a type.
