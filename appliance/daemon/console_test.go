@@ -28,7 +28,7 @@ func TestTheConsoleIsPlainOnThisMachineOnly(t *testing.T) {
 		{"0.0.0.0:9465", "https://console.example.com:9465", "https://console.example.com:9465", true, false},
 		{"192.0.2.1:9465", "", "https://192.0.2.1:9465", true, false},
 	} {
-		r := &running{config: &config.Config{}, logger: slog.New(slog.DiscardHandler),
+		r := &running{config: &config.Config{}, logger: slog.New(slog.DiscardHandler), store: &Store{},
 			servers: servers{certificates: &api.Certificates{}}}
 		r.config.Console.Listen, r.config.Console.URL = c.listen, c.url
 		host, _, _ := net.SplitHostPort(c.listen)
